@@ -1,0 +1,28 @@
+// Package msync is the one shim of synchronisation primitives for the modelled cores (sidecar/lock,
+// sidecar/job/outcome, sidecar/ledger/batch). All cancellation, lock and batch state goes through it and nothing else,
+// so that a model build can replace every primitive by a visible step of an explorer.
+//
+// # Guarantees
+//
+// In an ordinary build every name is an alias of its sync or sync/atomic counterpart.
+//
+// # Not guaranteed
+//
+// Channels other than close-only signals: a core that needs more needs a model of it first.
+//
+// # Concurrency
+//
+// As sync and sync/atomic.
+//
+// # Failure
+//
+// Closing a channel twice panics.
+//
+// # Testing
+//
+// Used as it is.
+//
+// # Sources
+//
+// The Go memory model: atomics are sequentially consistent, so interleavings are enough.
+package msync
