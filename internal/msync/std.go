@@ -1,5 +1,3 @@
-//go:build !edamodel
-
 package msync
 
 import (

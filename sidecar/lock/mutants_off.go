@@ -1,0 +1,13 @@
+//go:build !edamodel
+
+package lock
+
+// Guards that a model build can take away; see mutants_on.go.
+const (
+	grantOverlap         = false
+	skipDestroyedRecheck = false
+	loseHandOn           = false
+	failOnlyFirstWaiter  = false
+	overtake             = false
+	slotLeak             = false
+)

@@ -1,0 +1,13 @@
+//go:build edamodel
+
+package lock
+
+// Guards that can be taken away one at a time, to show that a scenario fails without them.
+var (
+	grantOverlap         bool // grants without looking at the holders
+	skipDestroyedRecheck bool // believes that a session is alive after the grant
+	loseHandOn           bool // a waiter that gives up after its grant keeps the keys
+	failOnlyFirstWaiter  bool // a tombstone fails one waiter, the others are granted
+	overtake             bool // grants past an earlier waiter that conflicts
+	slotLeak             bool // a waiter that gives up stays in the queue's count
+)
