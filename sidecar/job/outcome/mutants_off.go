@@ -1,0 +1,16 @@
+//go:build !edamodel
+
+package outcome
+
+// Guards that a model build can take away; see mutants_on.go.
+const (
+	skipCancelGuard    = false
+	skipFinalCheck     = false
+	checkThenActAbort  = false
+	handleOutsideLock  = false
+	releaseTwice       = false
+	releaseUnproven    = false
+	detachWithoutCAS   = false
+	gateAddAfterDrain  = false
+	skipReleaseOnFinal = false
+)
