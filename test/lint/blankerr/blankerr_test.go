@@ -1,0 +1,11 @@
+package blankerr_test
+
+import (
+	"testing"
+
+	"golang.org/x/tools/go/analysis/analysistest"
+
+	"github.com/eda-sidecar/eda-sidecar/test/lint/blankerr"
+)
+
+func Test(t *testing.T) { analysistest.Run(t, analysistest.TestData(), blankerr.Analyzer, "a") }

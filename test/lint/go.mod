@@ -1,0 +1,28 @@
+module github.com/eda-sidecar/eda-sidecar/test/lint
+
+go 1.26.0
+
+tool (
+	golang.org/x/tools/cmd/deadcode
+	honnef.co/go/tools/cmd/staticcheck
+	mvdan.cc/gofumpt
+)
+
+require (
+	github.com/charithe/durationcheck v0.0.11
+	github.com/kisielk/errcheck v1.30.0
+	github.com/nishanths/exhaustive v0.17.1
+	github.com/polyfloyd/go-errorlint v1.8.0
+	golang.org/x/tools v0.52.0
+	honnef.co/go/tools v0.8.2
+)
+
+require (
+	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
+	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
+	golang.org/x/mod v0.42.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/telemetry v0.0.0-20261009151841-97e8ea77aa2a // indirect
+	mvdan.cc/gofumpt v0.12.0 // indirect
+)

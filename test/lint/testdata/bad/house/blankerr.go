@@ -1,0 +1,8 @@
+package house
+
+import "os"
+
+func blankerr() *os.File {
+	f, _ := os.Open("x")
+	return f
+}

@@ -1,0 +1,5 @@
+package house
+
+import "os"
+
+func errcheck() { os.Remove("x") }

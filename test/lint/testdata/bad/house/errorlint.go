@@ -1,0 +1,5 @@
+package house
+
+import "os"
+
+func errorlint(err error) bool { return err == os.ErrNotExist }

@@ -1,0 +1,8 @@
+package house
+
+import (
+	"os"
+	"testing"
+)
+
+func TestFile(t *testing.T) { os.Remove("x") }
