@@ -1,0 +1,468 @@
+package adapters
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// ParamKind is what a parameter's value is.
+type ParamKind string
+
+// The kinds of parameter.
+const (
+	Input    ParamKind = "input"     // a regular file beneath the workspace
+	InputDir ParamKind = "input_dir" // a directory beneath the workspace, declared so that it appears in the view
+	Output   ParamKind = "output"    // a target path
+	Text     ParamKind = "text"      // a string with a pattern and a maximum length
+	Enum     ParamKind = "enum"
+	Int      ParamKind = "int"
+	Bool     ParamKind = "bool"
+)
+
+// Param is one argument of a tool.
+type Param struct {
+	Name     string
+	Kind     ParamKind
+	Doc      string // unit, allowed values, an example
+	Trust    Trust  // of a call that gives it; empty: the tool's
+	Required bool
+	Default  any // string, []string, int or bool; nil: none
+
+	List     bool // Input, InputDir and Text
+	Min, Max int  // count of a list; Max 0: 256
+
+	Ext      []string // of Input, with the dot; nil: any
+	MaxBytes int64    // of Input; 0: 64 MiB
+
+	Format      Kind   // of Output
+	Holds       string // of Output: name of the parameter whose text the output must hold (the top module)
+	MustContain string // of Output: text that it must hold
+	AllowEmpty  bool   // of Output
+	Optional    bool   // of Output: the tool may leave it out
+
+	Pattern   string   // of Text: RE2, matched against the whole
+	MaxLength int      // of Text, bytes; 0: 256
+	Enum      []string // of Enum
+	Least     int64    // of Int, inclusive
+	Most      int64    // of Int, inclusive
+}
+
+// InputArg is one input that a call names. Path is workspace-relative, clean and plain.
+type InputArg struct {
+	Name     string
+	Path     string
+	Dir      bool
+	MaxBytes int64
+}
+
+// OutputArg is one output that a call names, in the order of its slots: Index i is slot s<i>.
+// Missing parents of Target are to be made (MakeParents is true for every tool of this package).
+type OutputArg struct {
+	Index       int
+	Name        string
+	Target      string // workspace-relative and clean; may have any name that holds no control character
+	Kind        Kind
+	MustContain string
+	Optional    bool // may be missing in staging: the target then stays as it is
+	AllowEmpty  bool
+	MakeParents bool
+}
+
+// Args are the validated arguments of one call. Only Decode and Command make them; they are immutable and may be copied.
+type Args struct {
+	values map[string]any // string, []string, int64 or bool, defaults filled in
+	given  map[string]bool
+	ins    []InputArg
+	outs   []OutputArg
+	staged []string
+}
+
+// Has reports whether the parameter has a value, given or default.
+func (a Args) Has(name string) bool { _, ok := a.values[name]; return ok }
+
+// Text returns a text or enum, or the empty string.
+func (a Args) Text(name string) string { s, _ := a.values[name].(string); return s } // absent: empty
+
+// Texts returns a list of texts, or nil.
+func (a Args) Texts(name string) []string { s, _ := a.values[name].([]string); return s } // absent: nil
+
+// Int returns an int, or 0.
+func (a Args) Int(name string) int64 { n, _ := a.values[name].(int64); return n } // absent: 0
+
+// Bool returns a bool, or false.
+func (a Args) Bool(name string) bool { b, _ := a.values[name].(bool); return b } // absent: false
+
+// Inputs returns the paths of an input parameter as the tool is to be told them: workspace-relative, the same from work/.
+func (a Args) Inputs(name string) []string {
+	if s := a.Text(name); s != "" {
+		return []string{s}
+	}
+	return a.Texts(name)
+}
+
+// InputDirs returns the paths of an input_dir parameter.
+func (a Args) InputDirs(name string) []string { return a.Inputs(name) }
+
+// Output returns the target of an output, and whether the call names it.
+func (a Args) Output(name string) (target string, ok bool) {
+	for _, o := range a.outs {
+		if o.Name == name {
+			return o.Target, true
+		}
+	}
+	return "", false
+}
+
+// Staged returns the path at which the tool writes an output, relative to work/ (../s0/out.json), or the empty string
+// if the call does not name it. It panics before Bind: a plan without slots would write beside them.
+func (a Args) Staged(name string) string {
+	for _, o := range a.outs {
+		if o.Name == name {
+			if len(a.staged) != len(a.outs) {
+				panic("internal error: adapters: output " + name + " is not bound to a slot")
+			}
+			return a.staged[o.Index]
+		}
+	}
+	return ""
+}
+
+// Bind returns the arguments with a slot for each output: staged[i] is for Outputs()[i], relative to work/.
+func (a Args) Bind(staged []string) Args {
+	a.staged = slices.Clone(staged)
+	return a
+}
+
+// Outputs returns the outputs that the call names, by slot.
+func (a Args) Outputs() []OutputArg { return slices.Clone(a.outs) }
+
+// AllInputs returns every input and input directory that the call names, in the order of the parameters.
+func (a Args) AllInputs() []InputArg { return slices.Clone(a.ins) }
+
+// Links returns the first components of all inputs, sorted, each once: what the view links.
+func (a Args) Links() []string {
+	first := map[string]bool{}
+	for _, in := range a.ins {
+		head, _, _ := strings.Cut(in.Path, "/")
+		first[head] = true
+	}
+	return slices.Sorted(maps.Keys(first))
+}
+
+func (a Args) failOn() Severity {
+	switch a.Text("fail_on") {
+	case "error":
+		return Error
+	case "warning":
+		return Warning
+	}
+	return Info
+}
+
+// failOn is the parameter that every tool has beside its own.
+var failOn = Param{Name: "fail_on", Kind: Enum, Enum: []string{"none", "error", "warning"}, Default: "none",
+	Doc: "Which findings make the call fail, so that nothing is published: none, error, or warning (any finding). Example: warning."}
+
+// params are the tool's own parameters and the common one.
+func (t *Tool) params() []Param { return append(slices.Clone(t.Params), failOn) }
+
+// Decode validates the arguments of a call, without those that are the server's own. All mistakes are joined, in the order of
+// the parameters, each an *ArgumentError. Nothing is looked up: paths are checked for syntax only.
+func (t *Tool) Decode(raw map[string]json.RawMessage) (Args, error) {
+	a := Args{values: map[string]any{}, given: map[string]bool{}}
+	var errs []error
+	var names []string
+	for _, p := range t.params() {
+		names = append(names, p.Name)
+		value, given := raw[p.Name]
+		if !given {
+			if p.Required {
+				errs = append(errs, badArg(p.Name, "is required: %s", p.Doc))
+			} else if p.Default != nil {
+				a.values[p.Name] = defaultValue(p.Default)
+			}
+			continue
+		}
+		v, err := p.decode(value)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		a.values[p.Name], a.given[p.Name] = v, true
+	}
+	for _, name := range slices.Sorted(maps.Keys(raw)) {
+		if !slices.Contains(names, name) {
+			errs = append(errs, badArg(name, "unknown; %s", nearest(name, names)))
+		}
+	}
+	errs = append(errs, a.place(t.Params)...)
+	return a, errors.Join(errs...)
+}
+
+// place lists inputs and outputs, and refuses outputs that name an input or each other.
+func (a *Args) place(params []Param) (errs []error) {
+	taken := map[string]string{}
+	for _, p := range params {
+		if p.Kind != Input && p.Kind != InputDir {
+			continue
+		}
+		for _, in := range a.Inputs(p.Name) {
+			a.ins = append(a.ins, InputArg{Name: p.Name, Path: in, Dir: p.Kind == InputDir, MaxBytes: p.maxBytes()})
+			taken[in] = p.Name
+		}
+	}
+	for _, p := range params {
+		target := a.Text(p.Name)
+		if p.Kind != Output || target == "" {
+			continue
+		}
+		if by, clash := taken[target]; clash {
+			errs = append(errs, badArg(p.Name, "%q is also %s; an output needs a path of its own", target, by))
+		}
+		taken[target] = p.Name
+		o := OutputArg{Index: len(a.outs), Name: p.Name, Target: target, Kind: p.Format, MustContain: p.MustContain, Optional: p.Optional, AllowEmpty: p.AllowEmpty, MakeParents: true}
+		if p.Holds != "" {
+			o.MustContain = a.Text(p.Holds)
+		}
+		a.outs = append(a.outs, o)
+	}
+	return errs
+}
+
+func (p Param) maxBytes() int64 {
+	if p.MaxBytes == 0 {
+		return 64 << 20
+	}
+	return p.MaxBytes
+}
+
+func (p Param) maxCount() int {
+	if p.Max == 0 {
+		return 256
+	}
+	return p.Max
+}
+
+func (p Param) maxLength() int {
+	if p.MaxLength == 0 {
+		return 256
+	}
+	return p.MaxLength
+}
+
+// defaultValue is a Param's Default as a value of Args.
+func defaultValue(d any) any {
+	if n, ok := d.(int); ok {
+		return int64(n)
+	}
+	return d
+}
+
+func (p Param) decode(raw json.RawMessage) (any, error) {
+	if !p.List {
+		return p.scalar(raw, "")
+	}
+	var items []json.RawMessage
+	if err := json.Unmarshal(raw, &items); err != nil || items == nil {
+		return nil, badArg(p.Name, "want a list of %s", p.noun())
+	}
+	if len(items) < p.Min || len(items) > p.maxCount() {
+		return nil, badArg(p.Name, "%d elements; from %d to %d are allowed", len(items), p.Min, p.maxCount())
+	}
+	list := make([]string, 0, len(items))
+	for i, item := range items {
+		v, err := p.scalar(item, fmt.Sprintf("element %d: ", i))
+		if err != nil {
+			return nil, err
+		}
+		s, _ := v.(string) // lists are of strings
+		if p.Kind != Text && slices.Contains(list, s) {
+			return nil, badArg(p.Name, "element %d: %q is named twice", i, s)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (p Param) noun() string {
+	switch p.Kind {
+	case Input:
+		return "path of a file"
+	case InputDir:
+		return "path of a directory"
+	case Output:
+		return "target path"
+	case Text, Enum:
+		return "string"
+	case Int:
+		return "integer"
+	case Bool:
+		return "true or false"
+	}
+	return string(p.Kind)
+}
+
+// scalar decodes one value; at says which element of a list it is.
+func (p Param) scalar(raw json.RawMessage, at string) (any, error) {
+	switch p.Kind {
+	case Bool:
+		switch string(raw) {
+		case "true":
+			return true, nil
+		case "false":
+			return false, nil
+		}
+	case Int:
+		digits, _ := strings.CutSuffix(string(raw), ".0")
+		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
+			if n < p.Least || n > p.Most {
+				return nil, badArg(p.Name, "%d; from %d to %d is allowed", n, p.Least, p.Most)
+			}
+			return n, nil
+		}
+	case Input, InputDir, Output, Text, Enum:
+		var s *string
+		if err := json.Unmarshal(raw, &s); err == nil && s != nil {
+			if err := p.text(*s); err != nil {
+				return nil, badArg(p.Name, "%s%v", at, err)
+			}
+			return *s, nil
+		}
+	}
+	return nil, badArg(p.Name, "%swant a %s", at, p.noun())
+}
+
+// text checks a string.
+func (p Param) text(s string) error {
+	if err := noControls(s); err != nil {
+		return err
+	}
+	switch p.Kind {
+	case Input, InputDir:
+		if err := plainPath(s); err != nil {
+			return err
+		}
+		return hasExt(s, p.Ext)
+	case Output:
+		if err := targetPath(s); err != nil {
+			return err
+		}
+		return hasExt(s, p.Format.Exts())
+	case Text:
+		if len(s) > p.maxLength() {
+			return fmt.Errorf("%d bytes long, at most %d are allowed", len(s), p.maxLength())
+		}
+		if !matchWhole(p.Pattern, s) {
+			return fmt.Errorf("%q does not match %s", s, p.Pattern)
+		}
+	case Enum:
+		if !slices.Contains(p.Enum, s) {
+			return fmt.Errorf("%q is not one of %s", s, strings.Join(p.Enum, ", "))
+		}
+	case Int, Bool:
+		return errors.New("not a string")
+	}
+	return nil
+}
+
+// matchWhole matches the whole of s; the pattern compiled when the tool entered its Catalog.
+func matchWhole(pattern, s string) bool {
+	re, err := regexp.Compile(`\A(?:` + pattern + `)\z`)
+	return err == nil && re.MatchString(s)
+}
+
+// noControls refuses what can hide in a terminal, a log or a script: C0, C1, DEL, line separators, bidi overrides, and text
+// that is not UTF-8 (U+FFFD is what a decoder makes of it).
+func noControls(s string) error {
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError:
+			return fmt.Errorf("invalid UTF-8 or U+FFFD at byte %d", i)
+		case r < 0x20, r >= 0x7f && r < 0xa0, r == 0x2028, r == 0x2029, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x061c:
+			return fmt.Errorf("control character %U at byte %d", r, i)
+		}
+	}
+	return nil
+}
+
+// relative checks the syntax that all paths share.
+func relative(s string) error {
+	switch {
+	case s == "":
+		return errors.New("empty path")
+	case len(s) > 1024:
+		return fmt.Errorf("%d bytes long, a path has at most 1024", len(s))
+	case strings.HasPrefix(s, "/"):
+		return fmt.Errorf("%q is absolute; paths are relative to the workspace", s)
+	case path.Clean(s) != s || s == "." || s == ".." || strings.HasPrefix(s, "../"):
+		return fmt.Errorf("%q: a path has no empty, \".\" or \"..\" component", s)
+	case s == ".eda-sidecar" || strings.HasPrefix(s, ".eda-sidecar/"):
+		return fmt.Errorf("%q belongs to the sidecar", s)
+	}
+	return nil
+}
+
+// targetPath checks an output's path: tools see only its slot, so any name is good.
+func targetPath(s string) error { return relative(s) }
+
+// plainPath checks the path of an input, which tools see as it is. Source: design of the view; yosys globs inside quotes,
+// make gives characters a meaning, a leading dash is an option to all.
+func plainPath(s string) error {
+	if err := relative(s); err != nil {
+		return err
+	}
+	if strings.HasPrefix(s, "_") {
+		return fmt.Errorf("%q: bad byte %q at 0: rename it (names that begin with _ are the adapters' own)", s, "_")
+	}
+	at := 0
+	for part := range strings.SplitSeq(s, "/") {
+		if err := plainComponent(part); err != nil {
+			var bad *badByte
+			if errors.As(err, &bad) {
+				return fmt.Errorf("%q: bad byte %q at %d: rename it (letters, digits, and _ . - after the first)", s, string(s[at+bad.at:at+bad.at+1]), at+bad.at)
+			}
+			return fmt.Errorf("%q: %w", s, err)
+		}
+		at += len(part) + 1
+	}
+	return nil
+}
+
+// badByte is the place of the first byte that keeps a name from being plain.
+type badByte struct{ at int }
+
+func (b *badByte) Error() string { return fmt.Sprintf("bad byte at %d", b.at) }
+
+// plainComponent matches ^[A-Za-z0-9_][A-Za-z0-9_.-]*$.
+func plainComponent(s string) error {
+	if s == "" {
+		return errors.New("empty name")
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', i > 0 && (c == '.' || c == '-'):
+		default:
+			return &badByte{i}
+		}
+	}
+	return nil
+}
+
+// PlainName reports whether the view may link this top-level entry of the workspace: plain, and not one of the adapters' own names.
+func PlainName(name string) bool { return !strings.Contains(name, "/") && plainPath(name) == nil }
+
+func hasExt(s string, exts []string) error {
+	if len(exts) == 0 || slices.Contains(exts, strings.ToLower(path.Ext(s))) {
+		return nil
+	}
+	return fmt.Errorf("%q: its name must end in %s", s, strings.Join(exts, " or "))
+}
