@@ -1,0 +1,205 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup/internal/witness"
+)
+
+// Adopted is what recovery can say of a group of an earlier process: exactly one field is set.
+type Adopted struct {
+	Group    *Group   // reachable and the same: closed to starts; Kill and WaitEmpty follow
+	Empty    Empty    // proven dead: gone, or the machine has booted since
+	Confined Confined // cannot be seen from here: death is not claimed
+}
+
+// Leftovers lists the groups in our directory that this Parent has not made: those of an earlier process. Sorted by name.
+func (p *Parent) Leftovers(ctx context.Context) ([]Ref, error) {
+	names, err := subdirs(fd(p.middle))
+	if err != nil {
+		return nil, fmt.Errorf("list groups: %w", err)
+	}
+	p.mu.Lock()
+	ours := map[uint64]bool{}
+	for g := range p.groups {
+		ours[g.ref.Inode] = true
+	}
+	for g := range p.removing {
+		ours[g.ref.Inode] = true
+	}
+	p.mu.Unlock()
+	var refs []Ref
+	for _, name := range names {
+		var st unix.Stat_t
+		err := unix.Fstatat(fd(p.middle), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && ours[st.Ino] {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("stat group %q: %w", name, err)
+		}
+		rel := path.Join(p.site.Base, path.Base(p.caps.Dir), name)
+		refs = append(refs, Ref{Node: p.node, BootID: p.bootID, CgroupNS: p.ns, Dev: p.dev, Parent: p.middleIno, Path: rel, Inode: st.Ino})
+	}
+	return refs, ctx.Err()
+}
+
+// Adopt finds out what became of a group of an earlier process. An error says that it is there but cannot be opened:
+// then it is as good as unproven. A group with another inode is never touched.
+func (p *Parent) Adopt(ctx context.Context, r Ref) (Adopted, error) {
+	empty := func(how How) (Adopted, error) { return Adopted{Empty: witness.NewEmpty(r, time.Now(), how)}, nil }
+	confined := func(why string) (Adopted, error) { return Adopted{Confined: witness.NewConfined(r, why)}, nil }
+	switch {
+	case r == (Ref{}):
+		return Adopted{}, fmt.Errorf("adopt group: %w", fs.ErrInvalid)
+	case r.BootID != p.bootID && r.Node == p.node:
+		return empty(witness.Reboot)
+	case r.BootID != p.bootID:
+		return confined("another node")
+	case r.Dev != p.dev:
+		return confined("another cgroup file system")
+	}
+	up, err := openDir(fd(p.mount), relative(path.Dir(r.Path)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return confined("its parent directory is not here")
+	} else if err != nil {
+		return Adopted{}, fmt.Errorf("adopt group %q: %w", r.Path, err)
+	}
+	defer closeFile(up)
+	if _, ino, err := inode(up); err != nil || ino != r.Parent {
+		return confined("another parent directory")
+	}
+	g, err := p.openGroup(up, r.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && g.dir == nil:
+		g.closeFiles()
+		if r.CgroupNS != p.ns {
+			return confined("another cgroup namespace")
+		}
+		return empty(witness.Gone) // the kernel removes no group with a live task, and groups are never renamed
+	case g.ref.Inode != 0 && g.ref.Inode != r.Inode && !p.o.off.inode:
+		g.closeFiles()
+		return confined("another group has its name")
+	case err != nil:
+		g.closeFiles()
+		return Adopted{}, fmt.Errorf("adopt group %q: %w", r.Path, err)
+	}
+	g.ref.Node, g.ref.CgroupNS = r.Node, r.CgroupNS // the proof must be one for r
+	g.closed = true
+	p.mu.Lock()
+	p.groups[g] = struct{}{}
+	p.mu.Unlock()
+	return Adopted{Group: g}, ctx.Err()
+}
+
+// Sweep takes an unproven group: it kills and looks again, after 1 s, doubling to 30 s, until the proof, for which proved
+// is called once, or until Close. It returns at once.
+func (p *Parent) Sweep(g *Group, proved func(Empty)) {
+	p.mu.Lock()
+	p.unproven++
+	p.mu.Unlock()
+	p.wg.Go(func() {
+		defer func() {
+			p.mu.Lock()
+			p.unproven--
+			p.mu.Unlock()
+		}()
+		for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			_, _ = g.Kill(p.ctx) // WaitEmpty says what matters
+			ctx, cancel := context.WithTimeout(p.ctx, time.Second)
+			empty, err := g.WaitEmpty(ctx)
+			cancel()
+			if err == nil {
+				proved(empty)
+				return
+			}
+		}
+	})
+}
+
+// Remove removes the group's directory, in the background: Linux 6.19 and later can sleep in rmdir uninterruptibly.
+// It needs the proof; with another group's, or a zero one, it does nothing. Usage is read before.
+func (g *Group) Remove(e Empty) {
+	p := g.p
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !e.Proves(g.ref) || g.gone {
+		return
+	}
+	g.gone, g.closed = true, true
+	p.mu.Lock()
+	delete(p.groups, g)
+	p.removing[g] = time.Now()
+	p.mu.Unlock()
+	p.wg.Go(func() {
+		defer func() {
+			p.mu.Lock()
+			delete(p.removing, g)
+			p.mu.Unlock()
+		}()
+		for _, f := range []*os.File{g.dir, g.events, g.killer, g.procs, g.oom} {
+			closeFile(f)
+		}
+		defer closeFile(g.up)
+		for pause := time.Millisecond; ; pause = min(2*pause, 30*time.Second) {
+			p.slots <- struct{}{}
+			err := g.rmdir()
+			<-p.slots
+			if err == nil || p.ctx.Err() != nil {
+				return
+			}
+			select {
+			case <-p.ctx.Done(): // one more try, then the next start's sweep
+			case <-time.After(pause):
+			}
+		}
+	})
+}
+
+// rmdir removes the directory and what is below it, if it is still the one we made.
+func (g *Group) rmdir() error {
+	name := path.Base(g.ref.Path)
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd(g.up), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Ino != g.ref.Inode {
+		return nil // gone; another one of that name is not ours
+	}
+	return removeTree(fd(g.up), name, 0)
+}
+
+// removeTree removes a group after its children: rmdir of a group with children is EBUSY.
+func removeTree(up int, name string, depth int) error {
+	err := unix.Unlinkat(up, name, unix.AT_REMOVEDIR)
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if !errors.Is(err, unix.EBUSY) || depth > 64 {
+		return fmt.Errorf("remove group %q: %w", name, err)
+	}
+	dir, openErr := openDir(up, name)
+	if openErr != nil {
+		return openErr
+	}
+	defer closeFile(dir)
+	children, listErr := subdirs(fd(dir))
+	if listErr != nil || len(children) == 0 {
+		return errors.Join(err, listErr)
+	}
+	for _, c := range children {
+		if err := removeTree(fd(dir), c, depth+1); err != nil {
+			return err
+		}
+	}
+	return unix.Unlinkat(up, name, unix.AT_REMOVEDIR)
+}

@@ -1,0 +1,276 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sandbox says what a tool may touch beside the system's own directories. All paths are absolute.
+type Sandbox struct {
+	Job       []string // directories of the job: read, write, execute, and rename or link between them
+	Workspace string   // listed; each entry of it but .eda-sidecar may be read and executed; "" = none
+	Readable  []string // may be read and executed (tool prefixes, PDKs); missing ones are skipped
+	Hidden    []string // no rule may open these or anything below (state directory outside of the workspace)
+	Network   bool     // TCP is allowed (licence servers)
+	UID, GID  int      // of the tool; -1 = ours
+}
+
+// minABI is the lowest Landlock ABI that keeps a tool from truncating foreign files (Linux 6.2).
+const minABI = 3
+
+// stateName is the directory in a workspace that is ours.
+const stateName = ".eda-sidecar"
+
+const (
+	accessRead    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	accessExec    = accessRead | unix.LANDLOCK_ACCESS_FS_EXECUTE
+	accessDevice  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	accessNoChild = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	// accessFile are the rights that a rule on a plain file may have; any other is EINVAL.
+	accessFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | accessDevice | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
+)
+
+// handledFS returns all file rights that an ABI knows.
+func handledFS(abi int) uint64 {
+	all := uint64(unix.LANDLOCK_ACCESS_FS_MAKE_SYM)<<1 - 1 // ABI 1: EXECUTE to MAKE_SYM
+	for _, r := range []struct {
+		abi   int
+		right uint64
+	}{{2, unix.LANDLOCK_ACCESS_FS_REFER}, {3, unix.LANDLOCK_ACCESS_FS_TRUNCATE}, {5, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV}, {9, unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX}} {
+		if abi >= r.abi {
+			all |= r.right
+		}
+	}
+	return all
+}
+
+// landlockABI returns the kernel's ABI, at most limit (0 = any); 0 if there is no Landlock.
+func landlockABI(limit int) int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	if limit > 0 {
+		return min(int(abi), limit)
+	}
+	return int(abi)
+}
+
+// ruleset builds the Landlock ruleset of one tool: handled is all that the ABI knows, and what no rule grants is denied.
+// Source: Linux Documentation/userspace-api/landlock.rst.
+func (p *Parent) ruleset(c Command) (*os.File, error) {
+	abi, off := p.caps.LandlockABI, p.o.off
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: handledFS(abi) &^ off.fs}
+	if abi >= 4 && !c.Sandbox.Network {
+		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	}
+	if abi >= 6 {
+		attr.Scoped = (unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL) &^ off.scopes
+	}
+	size := unsafe.Sizeof(attr) // a larger size than the kernel's is fine as long as what it does not know is 0
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
+	if errno != 0 {
+		return nil, fmt.Errorf("create ruleset: %w", errno)
+	}
+	rules := &rules{fd: int(n), handled: attr.Handled_access_fs}
+	if err := rules.addAll(c); err != nil {
+		_ = unix.Close(rules.fd) // holds nothing of worth
+		return nil, err
+	}
+	return os.NewFile(n, "landlock"), nil
+}
+
+type rules struct {
+	fd      int
+	handled uint64
+	hidden  []string // resolved
+}
+
+func (r *rules) addAll(c Command) error {
+	s := c.Sandbox
+	for _, h := range s.Hidden {
+		r.hide(h)
+	}
+	if s.Workspace != "" {
+		r.hide(filepath.Join(s.Workspace, stateName))
+	}
+	for _, d := range s.Job { // below what is hidden, and granted all the same
+		if err := r.add(d, r.handled&^accessNoChild, false); err != nil {
+			return err
+		}
+	}
+	type grant struct {
+		path   string
+		access uint64
+	}
+	all := []grant{{c.Path, accessExec},
+		{"/usr", accessExec}, {"/bin", accessExec}, {"/sbin", accessExec}, {"/opt", accessExec}, {"/nix", accessExec},
+		// A rule on /proc/self would bind to the directory of this process.
+		{"/etc", accessRead}, {"/proc", accessRead}, {"/sys", accessRead},
+		{"/dev/null", accessDevice}, {"/dev/zero", accessDevice}, {"/dev/full", accessDevice},
+		{"/dev/random", accessRead}, {"/dev/urandom", accessRead}}
+	libs, err := filepath.Glob("/lib*")
+	if err != nil {
+		return err
+	}
+	for _, p := range append(libs, s.Readable...) {
+		all = append(all, grant{p, accessExec})
+	}
+	for _, g := range all {
+		if err := r.grant(g.path, g.access); err != nil {
+			return err
+		}
+	}
+	if s.Workspace == "" {
+		return nil
+	}
+	if err := r.add(s.Workspace, unix.LANDLOCK_ACCESS_FS_READ_DIR, true); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(s.Workspace)
+	if err != nil {
+		return fmt.Errorf("list workspace: %w", err)
+	}
+	for _, e := range entries { // links are left out: they would open what they point to
+		if e.Name() != stateName && (e.IsDir() || e.Type().IsRegular()) {
+			if err := r.add(filepath.Join(s.Workspace, e.Name()), accessExec, true); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *rules) hide(path string) {
+	if real, err := filepath.EvalSymlinks(path); err == nil { // what does not exist needs no hiding
+		r.hidden = append(r.hidden, real)
+	}
+}
+
+// grant adds a rule for a path outside of the job; a missing one is skipped. One that would open a hidden directory,
+// or the cgroup file system beyond the read that /sys gives, is ErrSandbox.
+func (r *rules) grant(path string, access uint64) error {
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("grant %q: %w", path, err)
+	}
+	for _, h := range r.hidden {
+		if within(h, real) || within(real, h) {
+			return fmt.Errorf("grant %q: it holds or lies in %q, which tools must not read: %w", path, h, ErrSandbox)
+		}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(real, &st); err != nil {
+		return fmt.Errorf("grant %q: %w", path, err)
+	}
+	if st.Type == unix.CGROUP2_SUPER_MAGIC || st.Type == unix.CGROUP_SUPER_MAGIC {
+		return fmt.Errorf("grant %q: it is a cgroup file system: %w", path, ErrSandbox)
+	}
+	return r.add(real, access, true)
+}
+
+// within reports whether p is dir or below it; both are clean and absolute.
+func within(p, dir string) bool {
+	rest, ok := strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// add adds one rule. Rights of directories are masked for other files.
+func (r *rules) add(path string, access uint64, nofollow bool) error {
+	flags := unix.O_PATH | unix.O_CLOEXEC
+	if nofollow {
+		flags |= unix.O_NOFOLLOW
+	}
+	fd, err := retry(func() (int, error) { return unix.Open(path, flags, 0) })
+	if err != nil {
+		return fmt.Errorf("grant %q: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("grant %q: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		access &= accessFile
+	}
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: access & r.handled, Parent_fd: int32(fd)}
+	if rule.Allowed_access == 0 || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return nil // an empty rule is ENOMSG; a link that took the entry's place is not followed
+	}
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		return fmt.Errorf("grant %q: add rule: %w", path, errno)
+	}
+	return nil
+}
+
+// restrictThread takes from the calling thread, for good, what a tool must not have: new privileges by exec, the
+// bounding, ambient and inheritable capabilities, and everything that the ruleset does not grant. All of it is per
+// thread, and inherited by the tool. ruleset < 0 and keepBounding are for negative controls.
+func restrictThread(ruleset int, keepBounding bool) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	if !keepBounding && canDropBounding() {
+		if err := dropCapabilities(); err != nil {
+			return err
+		}
+	}
+	if ruleset < 0 {
+		return nil
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0); errno != 0 {
+		return fmt.Errorf("landlock_restrict_self: %w", errno)
+	}
+	return nil
+}
+
+// canDropBounding reports whether the calling thread has CAP_SETPCAP.
+func canDropBounding() bool {
+	var data [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_SETPCAP) != 0
+}
+
+// boundingEmpty reports whether the calling thread's bounding set is empty.
+func boundingEmpty() bool {
+	for c := range uintptr(64) {
+		if v, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err == nil && v == 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// dropCapabilities empties the bounding, ambient and inheritable sets: an exec as root then gives no capability.
+// What the thread holds itself stays until the exec, because the change of uid needs it.
+func dropCapabilities() error {
+	for c := range uintptr(64) {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			if errors.Is(err, unix.EINVAL) {
+				break // beyond the kernel's last capability
+			}
+			return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear ambient capabilities: %w", err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	data[0].Inheritable, data[1].Inheritable = 0, 0
+	if err := unix.Capset(&header, &data[0]); err != nil {
+		return fmt.Errorf("clear inheritable capabilities: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,432 @@
+package cgroup
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options says where groups live. The zero value of each field but Workspace works.
+type Options struct {
+	Parent         string // absolute cgroup directory to use instead of our own group; "" = discover
+	Workspace      string // absolute; its device and inode name our directory of groups. Required
+	Node           string // name of this machine in a Ref; "" = host name
+	LimitsRequired bool   // a limit that cannot be set fails Create, instead of being listed in Usage.Unlimited
+	NoReaper       bool   // the process waits for children of its own (tests with os/exec): orphans are not adopted or reaped
+
+	guest bool     // a doctor beside a living server: leaves the directory of groups alone
+	host  *host    // fixture tree
+	off   switches // protections switched off by negative controls
+}
+
+// switches are the protections that a negative control switches off. All are zero in the product.
+type switches struct {
+	mainThread  bool     // launch on whatever thread the scheduler gives
+	landlock    bool     // no ruleset at all
+	bounding    bool     // keep the capability bounding set
+	fs          uint64   // file rights that are not handled
+	scopes      uint64   // scopes that are not handled
+	abi         int      // highest Landlock ABI to use; 0 = the kernel's
+	clone3      error    // what clone3 answers
+	controllers []string // wanted controllers, instead of the product's
+	exclusive   bool     // Create adopts what exists
+	inode       bool     // Adopt takes any inode of that name
+	readBack    bool     // limits are not read back
+	steal       bool     // the reaper takes every zombie, as wait4(-1) would
+}
+
+// Entry is the way a tool gets into its group.
+type Entry string
+
+// The entries.
+const (
+	EntryClone3 Entry = "clone3" // CLONE_INTO_CGROUP: born inside
+	EntryShim   Entry = "shim"   // our own binary joins, then execs: for seccomp profiles that refuse clone3
+)
+
+// Capabilities says what is in force here. It is printed by doctor and kept in audit events.
+type Capabilities struct {
+	Site
+	HostMode    string   `json:"host_mode"`           // unified, hybrid, legacy or unavailable, at /sys/fs/cgroup
+	Dir         string   `json:"dir"`                 // absolute directory that holds the groups
+	Controllers []string `json:"controllers"`         // enabled for groups; sorted
+	Missing     []string `json:"missing_controllers"` // wanted, but not enabled; sorted
+	MissingWhy  string   `json:"missing_why,omitempty"`
+	Entry       Entry    `json:"entry"`
+	EntryWhy    string   `json:"entry_why,omitempty"` // why not clone3
+	LandlockABI int      `json:"landlock_abi"`        // of the kernel, at most what we know
+	ProofMicros int64    `json:"self_test_proof_us"`  // from the kill of the self-test's daemon to the proof
+	Bounding    bool     `json:"bounding_set_dropped"`
+	Subreaper   bool     `json:"subreaper"`
+	UID         int      `json:"uid"` // of this process
+}
+
+// Parent is our directory of groups. Its methods may be called by several goroutines at once.
+type Parent struct {
+	// fixed after Open
+	o         Options
+	site      Site
+	caps      Capabilities
+	node      string
+	bootID    string
+	ns        string // inode of our cgroup namespace
+	dev       uint64
+	mount     *os.File
+	middle    *os.File // directory that holds the groups
+	middleIno uint64
+	own       map[uint64]bool // groups that contain ourselves: never killed
+	null      *os.File        // /dev/null
+	reaper    *reaper         // nil without
+	ctx       context.Context // ends at Close
+	stop      context.CancelFunc
+	wg        sync.WaitGroup // sweepers, removals, reaper
+	slots     chan struct{}  // removals that may run at once
+	removedBy atomic.Int64   // groups that somebody else removed
+
+	mu       sync.Mutex
+	groups   map[*Group]struct{}  // guarded by mu: open ones, until their removal
+	unproven int                  // guarded by mu: groups being swept
+	removing map[*Group]time.Time // guarded by mu: since when
+}
+
+// Open prepares the place for groups: moves us out of the way if controllers are to be enabled, enables them, makes our
+// directory, and starts, kills, proves and removes a probe. Errors are *UnavailableError, with every reason found.
+// Only one Parent of a process may have a reaper. The caller holds the workspace's owner lock.
+func Open(ctx context.Context, o Options) (*Parent, error) {
+	p := &Parent{o: o, slots: make(chan struct{}, 8),
+		groups: map[*Group]struct{}{}, removing: map[*Group]time.Time{}}
+	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	reasons := p.open(ctx)
+	if len(reasons) > 0 {
+		_ = p.Close(ctx) // the reasons tell more
+		return nil, &UnavailableError{reasons}
+	}
+	return p, nil
+}
+
+// open runs the steps of Open and returns what stands in the way. What it learned is in p.caps also then.
+func (p *Parent) open(ctx context.Context) (reasons []Reason) {
+	fail := func(check, what, where, fix string) {
+		reasons = append(reasons, Reason{check, what, where, fix})
+	}
+	p.caps.HostMode, p.caps.UID = hostMode(), unix.Geteuid()
+	if abi := landlockABI(p.o.off.abi); abi < minABI {
+		fail("landlock", fmt.Sprintf("Landlock ABI is %d, %d is needed", abi, minABI), "landlock_create_ruleset(2)",
+			"use Linux 6.2 or later with landlock in the lsm= boot parameter, and a seccomp profile that permits it")
+	} else {
+		p.caps.LandlockABI = abi
+	}
+	p.caps.Bounding = canDropBounding()
+	site, err := Discover(p.o)
+	var unavailable *UnavailableError
+	if errors.As(err, &unavailable) {
+		return append(reasons, unavailable.Reasons...)
+	}
+	p.site, p.caps.Site = site, site
+	if err := p.identify(); err != nil {
+		fail("identity", err.Error(), "", "mount /proc, /dev and the workspace")
+		return reasons
+	}
+	base, err := openDir(fd(p.mount), relative(site.Base))
+	if err != nil {
+		fail("writable", err.Error(), site.Base, writableFix(site.Base))
+		return reasons
+	}
+	defer closeFile(base)
+	p.enable(ctx, fd(base))
+	if err := p.makeMiddle(fd(base)); err != nil {
+		fail("writable", err.Error(), p.caps.Dir, writableFix(site.Base))
+		return reasons
+	}
+	if !existsAt(fd(p.middle), "cgroup.kill") {
+		fail("cgroup.kill", "the kernel has no cgroup.kill", p.caps.Dir, "use Linux 5.14 or later")
+	}
+	if p.o.LimitsRequired && len(p.caps.Missing) > 0 {
+		fail("controllers", "limits are required, but controllers are missing: "+strings.Join(p.caps.Missing, " ")+" "+p.caps.MissingWhy,
+			p.caps.Dir, "delegate the controllers to this group, or set limits: best-effort")
+	}
+	if p.own, err = p.ownInodes(); err != nil {
+		fail("cgroup2", err.Error(), "/proc/self/cgroup", "mount the cgroup2 file system of this cgroup namespace")
+	}
+	if len(reasons) > 0 {
+		return reasons
+	}
+	if !p.o.NoReaper {
+		if err := p.startReaper(); err != nil {
+			fail("subreaper", err.Error(), "prctl(2)", "permit PR_SET_CHILD_SUBREAPER")
+			return reasons
+		}
+		p.caps.Subreaper = true
+	}
+	if r := p.selfTest(ctx); r != nil {
+		reasons = append(reasons, *r)
+	}
+	return reasons
+}
+
+func relative(p string) string { return "." + path.Clean("/"+p) }
+
+// identify learns what a Ref of this boot, namespace and mount looks like.
+func (p *Parent) identify() (err error) {
+	if p.node = p.o.Node; p.node == "" {
+		if p.node, err = os.Hostname(); err != nil {
+			return err
+		}
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	p.bootID = strings.TrimSpace(string(boot))
+	var ns, ws unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/cgroup", &ns); err != nil {
+		return fmt.Errorf("stat /proc/self/ns/cgroup: %w", err)
+	}
+	p.ns = strconv.FormatUint(ns.Ino, 10)
+	if err := unix.Stat(p.o.Workspace, &ws); err != nil {
+		return fmt.Errorf("stat workspace %q: %w", p.o.Workspace, err)
+	}
+	id := sha256.Sum256(fmt.Appendf(nil, "%d:%d", ws.Dev, ws.Ino))
+	p.caps.Dir = path.Join(p.site.Mount, p.site.Base, fmt.Sprintf("%s%x", middlePrefix, id[:6]))
+	if p.null, err = os.Open(os.DevNull); err != nil {
+		return err
+	}
+	if p.mount, err = openDir(unix.AT_FDCWD, p.site.Mount); err != nil {
+		return err
+	}
+	p.dev, _, err = inode(p.mount)
+	return err
+}
+
+// makeMiddle makes and opens the directory that holds our groups, and enables the controllers for them.
+func (p *Parent) makeMiddle(base int) (err error) {
+	name := path.Base(p.caps.Dir)
+	if err := unix.Mkdirat(base, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) { // ours by the owner lock
+		return err
+	}
+	if p.middle, err = openDir(base, name); err != nil {
+		return err
+	}
+	if _, p.middleIno, err = inode(p.middle); err != nil {
+		return err
+	}
+	for _, c := range p.caps.Controllers {
+		if err := writeAt(fd(p.middle), "cgroup.subtree_control", "+"+c); err != nil {
+			p.caps.MissingWhy = err.Error()
+		}
+	}
+	text, err := readAt(fd(p.middle), "cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	p.caps.Controllers = nil
+	for _, c := range p.wanted() {
+		if slices.Contains(strings.Fields(text), c) {
+			p.caps.Controllers = append(p.caps.Controllers, c)
+		} else {
+			p.caps.Missing = append(p.caps.Missing, c)
+		}
+	}
+	return nil
+}
+
+func (p *Parent) wanted() []string {
+	if p.o.off.controllers != nil {
+		return p.o.off.controllers
+	}
+	return []string{"cpu", "io", "memory", "pids"}
+}
+
+// enable turns the wanted controllers on in base, as far as they are available and the place is ours.
+func (p *Parent) enable(ctx context.Context, base int) {
+	read := func(name string) []string {
+		text, err := readAt(base, name)
+		if err != nil {
+			p.caps.MissingWhy = err.Error()
+		}
+		return strings.Fields(text)
+	}
+	available, enabled := read("cgroup.controllers"), read("cgroup.subtree_control")
+	var todo []string
+	for _, c := range p.wanted() {
+		switch {
+		case slices.Contains(enabled, c):
+			p.caps.Controllers = append(p.caps.Controllers, c)
+		case slices.Contains(available, c):
+			todo = append(todo, c)
+		}
+	}
+	if len(todo) == 0 {
+		return
+	}
+	if p.site.Kind == KindRoot {
+		p.caps.MissingWhy = "the root group belongs to the host"
+		return
+	}
+	if err := p.evacuate(ctx, base); err != nil {
+		p.caps.MissingWhy = err.Error()
+		return
+	}
+	for _, c := range todo { // each alone, so that one refusal does not cost the others
+		if err := writeAt(base, "cgroup.subtree_control", "+"+c); err != nil {
+			p.caps.MissingWhy = err.Error()
+			continue
+		}
+		p.caps.Controllers = append(p.caps.Controllers, c)
+	}
+}
+
+// evacuate moves every process of base into base/supervisor, because a group with processes cannot enable controllers
+// for its children ("no internal process constraint", cgroup-v2.rst). In a delegated group all of them must be ours.
+func (p *Parent) evacuate(ctx context.Context, base int) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := unix.Mkdirat(base, supervisorName, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("make %s: %w", supervisorName, err)
+	}
+	for {
+		text, err := readAt(base, "cgroup.procs")
+		if err != nil {
+			return err
+		}
+		pids := strings.Fields(text)
+		if len(pids) == 0 {
+			return nil
+		}
+		for _, pid := range pids {
+			if p.site.Kind == KindDelegated && !descends(pid) {
+				return fmt.Errorf("process %s in our group is not ours to move", pid)
+			}
+			err := writeAt(base, supervisorName+"/cgroup.procs", pid)
+			if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EBUSY) {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("move processes to %s: %w", supervisorName, context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// descends reports whether pid is ours or has us among its ancestors.
+func descends(pid string) bool {
+	self := strconv.Itoa(os.Getpid())
+	for range 1 << 10 {
+		if pid == self {
+			return true
+		}
+		_, ppid, err := procStat(pid)
+		if err != nil || ppid == "0" {
+			return errors.Is(err, os.ErrNotExist) // gone: the write says ESRCH
+		}
+		pid = ppid
+	}
+	return false
+}
+
+// procStat returns the state letter and the parent of a process.
+func procStat(pid string) (state, ppid string, err error) {
+	data, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return "", "", err
+	}
+	text := string(data)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name may hold anything
+	if len(fields) < 2 {
+		return "", "", fmt.Errorf("parse /proc/%s/stat %q", pid, text)
+	}
+	return fields[0], fields[1], nil
+}
+
+// ownInodes returns the groups that contain this process, from its own up to the mount's root.
+func (p *Parent) ownInodes() (map[uint64]bool, error) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	own, _ := ownPath(string(text))
+	rel, ok := strings.CutPrefix(own, strings.TrimSuffix(p.site.root, "/"))
+	inodes := map[uint64]bool{}
+	for dir := path.Clean("/" + rel); ok; dir = path.Dir(dir) {
+		var st unix.Stat_t
+		if err := unix.Fstatat(fd(p.mount), relative(dir), &st, 0); err != nil {
+			return nil, fmt.Errorf("stat group %q: %w", dir, err)
+		}
+		inodes[st.Ino] = true
+		if dir == "/" {
+			break
+		}
+	}
+	return inodes, nil
+}
+
+// Capabilities returns what is in force; fixed after Open.
+func (p *Parent) Capabilities() Capabilities { return p.caps }
+
+// Stats counts what lives.
+type Stats struct {
+	Groups         int           `json:"groups"`   // made or adopted, removal not begun
+	Unproven       int           `json:"unproven"` // being swept
+	Removing       int           `json:"removing"`
+	OldestRemoval  time.Duration `json:"oldest_removal_ns"` // 0 = none; above 30 s doctor warns
+	Zombies        int           `json:"zombies"`           // dead children that nobody has reaped
+	RemovedByOther int64         `json:"removed_by_other"`  // groups that vanished under us, since Open
+	Escapes        int64         `json:"escapes"`           // adopted children found outside of every group of ours, since Open
+	Escaped        []Survivor    `json:"escaped"`           // those alive at the last look; at most eight
+}
+
+// Stats returns the counts of now.
+func (p *Parent) Stats() Stats {
+	s := Stats{RemovedByOther: p.removedBy.Load()}
+	for _, c := range children() {
+		if c.State == "Z" {
+			s.Zombies++
+		}
+	}
+	if p.reaper != nil {
+		s.Escapes, s.Escaped = p.reaper.escapes()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Groups, s.Unproven, s.Removing = len(p.groups), p.unproven, len(p.removing)
+	for since := range maps.Values(p.removing) {
+		s.OldestRemoval = max(s.OldestRemoval, time.Since(since))
+	}
+	return s
+}
+
+// Close ends sweepers and reaper, waits for removals until ctx ends, and removes our directory if it is empty.
+// Groups that are left stay for the next start to adopt. It may be called again.
+func (p *Parent) Close(ctx context.Context) error {
+	p.stop()
+	done := make(chan struct{})
+	go func() { p.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return fmt.Errorf("close groups of %q: %w", p.caps.Dir, context.Cause(ctx))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.middle != nil && !p.o.guest {
+		_ = unix.Unlinkat(fd(p.mount), relative(path.Join(p.site.Base, path.Base(p.caps.Dir))), unix.AT_REMOVEDIR) // not empty: the next start adopts
+	}
+	closeFile(p.middle)
+	closeFile(p.mount)
+	closeFile(p.null)
+	return nil
+}

@@ -1,0 +1,3 @@
+package cgroup
+
+func villain() {}
