@@ -25,10 +25,16 @@ const (
 	LedgerClosed        Kind = "ledger.closed"
 )
 
+// Housekeeping reports whether k is about the ledger itself: outside every job and its legal orders.
+func (k Kind) Housekeeping() bool {
+	return k == LedgerOpened || k == LedgerRestored || k == LedgerPruned || k == LedgerClosed
+}
+
 // Event is one entry of the audit trail before the ledger gives it a sequence number and a hash.
 type Event struct {
 	Kind      Kind
 	Job       string // execution_job_id; empty for ledger.* kinds
+	N         int    // position among its job's events, from 1; set by the ledger
 	Session   string // session id; may be empty for reads
 	Tool      string
 	Principal string

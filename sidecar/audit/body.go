@@ -1,0 +1,227 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of one body. MaxBody keeps a page of 500 bodies, and a message that carries one, bounded.
+const (
+	MaxBody  = 256 << 10 // bytes
+	maxName  = 1 << 10   // bytes of job, session, tool, principal, request id and source
+	maxDepth = 32
+)
+
+const (
+	typePrefix   = "io.eda-sidecar."
+	sourcePrefix = "/eda-sidecar/"
+)
+
+// wire is CloudEvents 1.0 in its JSON form, with the sequence extension.
+type wire struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Source      string          `json:"source"`
+	Type        string          `json:"type"`
+	Subject     string          `json:"subject,omitempty"`
+	Time        string          `json:"time"`
+	ContentType string          `json:"datacontenttype"`
+	Sequence    string          `json:"sequence"`
+	Data        json.RawMessage `json:"data"`
+}
+
+// Entry is an event with its place in the trail of one workspace.
+type Entry struct {
+	Event
+	Seq       int64 // from 1, without gaps
+	Workspace string
+}
+
+// Encode returns the body of e: a CloudEvents 1.0 JSON object of at most [MaxBody] bytes. The error wraps [ErrEvent].
+func Encode(e Entry) ([]byte, error) {
+	b, err := encode(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode %q: %w: %w", e.Kind, ErrEvent, err)
+	}
+	return b, nil
+}
+
+func encode(e Entry) ([]byte, error) {
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	data := make(map[string]any, len(e.Data)+5)
+	maps.Copy(data, e.Data)
+	for _, f := range e.names() {
+		if _, taken := data[f.key]; taken {
+			return nil, fmt.Errorf("data names %q", f.key)
+		}
+		if *f.value != "" {
+			data[f.key] = *f.value
+		}
+	}
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(wire{
+		SpecVersion: "1.0", ID: e.id(), Source: sourcePrefix + e.Workspace, Type: typePrefix + string(e.Kind),
+		Subject: e.Job, Time: e.At.UTC().Format(time.RFC3339Nano), ContentType: "application/json",
+		Sequence: fmt.Sprintf("%020d", e.Seq), Data: raw, // the extension wants a string that sorts
+	})
+	if err == nil && len(b) > MaxBody {
+		err = fmt.Errorf("%d bytes", len(b))
+	}
+	return b, err
+}
+
+// Decode reads a body strictly: bounded, no unknown, missing or doubled member, nothing behind it.
+// Numbers in Data are json.Number. The error wraps [ErrBody].
+func Decode(body []byte) (Entry, error) {
+	e, err := decode(body)
+	if err != nil {
+		return Entry{}, fmt.Errorf("decode: %w: %w", ErrBody, err)
+	}
+	return e, nil
+}
+
+func decode(body []byte) (e Entry, err error) {
+	if len(body) > MaxBody {
+		return e, fmt.Errorf("%d bytes", len(body))
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	var w wire
+	if err := dec.Decode(&w); err != nil {
+		return e, err
+	}
+	if dec.InputOffset() != int64(len(body)) {
+		return e, errors.New("bytes behind the object")
+	}
+	if err := unique(body); err != nil {
+		return e, err
+	}
+	kind, okType := strings.CutPrefix(w.Type, typePrefix)
+	workspace, okSource := strings.CutPrefix(w.Source, sourcePrefix)
+	if w.SpecVersion != "1.0" || w.ContentType != "application/json" || !okType || !okSource || len(w.Sequence) != 20 {
+		return e, errors.New("not an event of a ledger")
+	}
+	e.Kind, e.Job, e.Workspace = Kind(kind), w.Subject, workspace
+	if e.Seq, err = strconv.ParseInt(w.Sequence, 10, 64); err != nil {
+		return e, err
+	}
+	if e.At, err = time.Parse(time.RFC3339Nano, w.Time); err != nil {
+		return e, err
+	}
+	if n, ok := strings.CutPrefix(w.ID, e.Job+"/"); ok && e.Job != "" {
+		if e.N, err = strconv.Atoi(n); err != nil {
+			return e, err
+		}
+	}
+	if w.ID != e.id() {
+		return e, fmt.Errorf("id %q", w.ID)
+	}
+	return e, e.takeData(w.Data)
+}
+
+func (e *Event) takeData(raw json.RawMessage) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&e.Data); err != nil {
+		return err
+	}
+	for _, f := range e.names() {
+		v, given := e.Data[f.key]
+		s, isText := v.(string)
+		if given && (!isText || s == "") || f.key == jobKey && s != e.Job {
+			return fmt.Errorf("data member %q", f.key)
+		}
+		*f.value = s
+		delete(e.Data, f.key)
+	}
+	return e.check()
+}
+
+const jobKey = "execution_job_id"
+
+type name struct {
+	key   string
+	value *string
+}
+
+// names lists what the data of every event carries.
+func (e *Event) names() [5]name {
+	return [...]name{{jobKey, &e.Job}, {"session", &e.Session}, {"tool", &e.Tool}, {"principal", &e.Principal}, {"request_id", &e.RequestID}}
+}
+
+func (e *Event) check() error {
+	if e.Kind == "" || e.At.IsZero() || (e.Job == "") != e.Kind.Housekeeping() || e.Job != "" && e.N < 1 {
+		return errors.New("kind, job, number or time is missing")
+	}
+	for _, f := range e.names() {
+		if len(*f.value) > maxName || !utf8.ValidString(*f.value) {
+			return fmt.Errorf("%s of %d bytes", f.key, len(*f.value))
+		}
+	}
+	return nil
+}
+
+func (e *Entry) id() string {
+	if e.Job == "" {
+		return "ledger/" + strconv.FormatInt(e.Seq, 10)
+	}
+	return e.Job + "/" + strconv.Itoa(e.N)
+}
+
+// unique refuses an object with two members of one name, which readers would take differently, and deep nesting.
+// Its input is valid JSON.
+func unique(b []byte) error {
+	var open []map[string]bool // the names of each open object; nil for an array
+	name := false              // the next string is a member's name
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '{', '[':
+			if name = b[i] == '{'; name {
+				open = append(open, map[string]bool{})
+			} else {
+				open = append(open, nil)
+			}
+			if len(open) > maxDepth {
+				return fmt.Errorf("deeper than %d", maxDepth)
+			}
+		case '}', ']':
+			open, name = open[:len(open)-1], false
+		case ',':
+			name = open[len(open)-1] != nil
+		case ':':
+			name = false
+		case '"':
+			start := i
+			for i++; b[i] != '"'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
+			if !name {
+				continue
+			}
+			var key string
+			if err := json.Unmarshal(b[start:i+1], &key); err != nil {
+				return err
+			}
+			if names := open[len(open)-1]; names[key] {
+				return fmt.Errorf("two members %q", key)
+			} else {
+				names[key] = true
+			}
+		}
+	}
+	return nil
+}

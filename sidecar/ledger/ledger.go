@@ -1,0 +1,294 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/session"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// Ticket is the promise of an answer to one operation.
+type Ticket = batch.Ticket
+
+// The answers of a ticket.
+const (
+	Durable = batch.Durable
+	Refused = batch.Refused
+	Absent  = batch.Absent
+	Unknown = batch.Unknown
+)
+
+// Options of [Open]. Dir alone is required.
+type Options struct {
+	Dir       string // absolute; made 0700 if absent; on a local file system (the caller checks with durable)
+	Workspace string // workspace_id of owner.lock; empty: take the ledger's, or mint one
+	BootID    string // of the kernel, kept for diagnosis
+	LockEpoch int64  // epoch of owner.lock; 0: a new lock file
+	Jobs      bool   // the workspace holds job directories, so a fresh ledger is refused
+
+	Sinks           []func(audit.Event) // get every durable event, in order, from the writer: must not block
+	Now             func() time.Time    // nil: time.Now
+	Retention       time.Duration       // of events; 0: 90 days
+	RetentionEvents int64               // beyond which the oldest go earlier; 0: 1 Mi, about 1 GiB
+
+	// Fault is for tests: it is called before and after each statement of the writer ("before COMMIT"), and its
+	// error takes the place of SQLite's.
+	Fault func(point string) error
+
+	migrations []string // tests: beside the product's
+}
+
+// Ledger is the open ledger of a workspace: one writer, and the reads of [Reader].
+type Ledger struct {
+	*Reader
+	o                    Options
+	queue                *batch.Queue
+	store                *store
+	opening              Opening
+	ended                chan struct{} // the writer has ended
+	commits, checkpoints atomic.Int64
+}
+
+// Begin makes a job's intent durable before it has any effect: its row in phase worker_running, and event allow.
+func (l *Ledger) Begin(j *txn.Journal, allow audit.Event) (*Ticket, error) {
+	doc, err := encodeJournal(j)
+	if err != nil {
+		return nil, err
+	}
+	session, tool, principal, job, now := j.Session, j.Tool, j.Principal, j.Job, l.now()
+	return l.put(batch.Op{Events: []audit.Event{allow}, Bytes: len(doc), Payload: change(func(s *store, first int64) error {
+		_, err := s.exec(sqlBegin, job, session, tool, principal, string(txn.WorkerRunning), string(doc), first, now, now)
+		return err
+	})})
+}
+
+// Publishing makes durable what the job is about to change: phase publishing_outputs and the journal with every
+// identity. events ride with it.
+func (l *Ledger) Publishing(j *txn.Journal, events ...audit.Event) (*Ticket, error) {
+	doc, err := encodeJournal(j)
+	if err != nil {
+		return nil, err
+	}
+	job, now := j.Job, l.now()
+	return l.put(batch.Op{Events: events, Bytes: len(doc), Payload: change(func(s *store, _ int64) error {
+		return s.one(ErrPhase, sqlPhase, string(doc), now, job)
+	})})
+}
+
+// Commit is the commit point: phase committed, the session's new state and event commit in one transaction. s is the
+// session as the job cloned it, with the new state; a session of generation 0 is inserted. base_gen, new_gen and
+// state_sha256 of the event are set here. Refused with ErrStale: the session changed or was destroyed.
+func (l *Ledger) Commit(job string, s Session, commit audit.Event) (*Ticket, error) {
+	state, commit, err := stamp(s, commit)
+	if err != nil {
+		return nil, err
+	}
+	now := l.now()
+	return l.put(batch.Op{Events: []audit.Event{commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
+		if err := st.one(ErrPhase, sqlCommit, now, job); err != nil {
+			return err
+		}
+		return st.saveSession(s, job, state, now)
+	})})
+}
+
+// RolledBack closes a job that changed nothing, or nothing any more: phase rolled_back, settled.
+// events are its outstanding ones and end with rollback.
+func (l *Ledger) RolledBack(job string, events ...audit.Event) (*Ticket, error) {
+	now := l.now()
+	return l.put(batch.Op{Events: events, Payload: change(func(s *store, _ int64) error {
+		return s.one(ErrPhase, sqlUndone, now, now, job)
+	})})
+}
+
+// SessionOp creates a session (generation 0) or destroys one (DestroyedAt set): its state is emptied and never changes
+// again. No process, no journal.
+func (l *Ledger) SessionOp(s Session, allow, commit audit.Event) (*Ticket, error) {
+	if !s.DestroyedAt.IsZero() {
+		s.State = session.State{}
+	}
+	state, commit, err := stamp(s, commit)
+	if err != nil {
+		return nil, err
+	}
+	now := l.now()
+	return l.put(batch.Op{Events: []audit.Event{allow, commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
+		return st.saveSession(s, commit.Job, state, now)
+	})})
+}
+
+// Settled says that nothing of a committed job is left to do but to let its backups expire. It rides.
+func (l *Ledger) Settled(job string, events ...audit.Event) (*Ticket, error) {
+	now := l.now()
+	return l.put(batch.Op{Events: events, Ride: true, Payload: change(func(s *store, _ int64) error {
+		return s.one(ErrPhase, sqlSettle, now, job)
+	})})
+}
+
+// Retired says that a settled job's directory is gone. It rides.
+func (l *Ledger) Retired(job string) (*Ticket, error) {
+	now := l.now()
+	return l.put(batch.Op{Ride: true, Payload: change(func(s *store, _ int64) error {
+		return s.one(ErrPhase, sqlRetire, now, job)
+	})})
+}
+
+// Record adds events that change no row. They ride, but for termination_unproven and recovered.
+func (l *Ledger) Record(events ...audit.Event) (*Ticket, error) {
+	return l.put(batch.Op{Events: events, Ride: true})
+}
+
+// RecordLast is Record for the last events of a read.
+func (l *Ledger) RecordLast(events ...audit.Event) (*Ticket, error) {
+	return l.put(batch.Op{Events: events, Ride: true, Last: true})
+}
+
+// SetAgent keeps the hash of the agent's secret. It is awaited.
+func (l *Ledger) SetAgent(hash string) (*Ticket, error) {
+	return l.put(batch.Op{Payload: change(func(s *store, _ int64) error {
+		return s.one(ErrNotFound, sqlMeta, hash, "agent")
+	})})
+}
+
+// put checks and stamps the events and queues the operation. An event that could not be written is refused here.
+func (l *Ledger) put(op batch.Op) (*Ticket, error) {
+	for i := range op.Events {
+		e := &op.Events[i]
+		if e.At.IsZero() {
+			e.At = l.o.Now().UTC()
+		}
+		probe := audit.Entry{Event: *e, Seq: 1, Workspace: l.store.workspace}
+		probe.N = 1
+		if e.Kind.Housekeeping() {
+			probe.N = 0
+		}
+		body, err := audit.Encode(probe)
+		if err != nil {
+			return nil, err
+		}
+		op.Bytes += len(body)
+		if e.Kind == audit.TerminationUnproven || e.Kind == audit.Recovered {
+			op.Ride = false
+		}
+	}
+	return l.queue.Put(op)
+}
+
+func (l *Ledger) now() int64 { return l.o.Now().UnixNano() }
+
+// stamp encodes the session's new state and says in the commit event what it is.
+func stamp(s Session, commit audit.Event) ([]byte, audit.Event, error) {
+	state, err := s.State.Encode()
+	if err != nil {
+		return nil, commit, fmt.Errorf("session %q: %w", s.ID, err)
+	}
+	data := map[string]any{"base_gen": s.Generation, "new_gen": s.Generation + 1, "state_sha256": session.Digest(state)}
+	for k, v := range commit.Data {
+		if _, ours := data[k]; !ours {
+			data[k] = v
+		}
+	}
+	commit.Data = data
+	return state, commit, nil
+}
+
+// saveSession compares and sets: the row must still be of the generation that s was cloned from.
+func (s *store) saveSession(row Session, job string, state []byte, now int64) error {
+	if row.Generation == 0 {
+		_, err := s.exec(sqlInsert, row.ID, row.Owner, row.Name, job, string(state), now, now)
+		if errors.Is(err, batch.ErrRefused) {
+			err = fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		return err
+	}
+	var destroyed any
+	if !row.DestroyedAt.IsZero() {
+		destroyed = row.DestroyedAt.UnixNano()
+	}
+	return s.one(ErrStale, sqlUpdate, job, string(state), now, destroyed, row.ID, row.Generation)
+}
+
+// encodeJournal is the document of a jobs row.
+func encodeJournal(j *txn.Journal) ([]byte, error) {
+	doc, err := json.Marshal(j)
+	if err != nil {
+		return nil, fmt.Errorf("journal of %q: %w", j.Job, err)
+	}
+	return doc, nil
+}
+
+// Stats counts the writer's COMMITs, each one fsync of the log, and its checkpoints.
+type Stats struct{ Commits, Checkpoints int64 }
+
+// Stats returns the counts since Open.
+func (l *Ledger) Stats() Stats { return Stats{l.commits.Load(), l.checkpoints.Load()} }
+
+// Opening returns what Open found.
+func (l *Ledger) Opening() Opening { return l.opening }
+
+// Poisoned returns why nothing can be written until a restart, or nil.
+func (l *Ledger) Poisoned() error { return l.queue.Poisoned() }
+
+// Flush makes what rides durable with the next transaction, now.
+func (l *Ledger) Flush() { l.queue.Flush() }
+
+// write is the writer: it waits, the queue decides.
+func (l *Ledger) write() {
+	defer close(l.ended)
+	tick := time.NewTicker(time.Second) // what rides waits no longer
+	defer tick.Stop()
+	quiet, last := 0, l.store.commits
+	for {
+		idle := l.queue.Round(l.store)
+		l.commits.Store(l.store.commits)
+		if idle == nil {
+			return
+		}
+		if l.store.commits >= last+100 || quiet >= 5 && l.store.commits > last {
+			last = l.store.commits
+			l.checkpoint()
+		}
+		select {
+		case <-idle:
+			quiet = 0
+		case <-tick.C:
+			quiet++
+			l.queue.Flush()
+		}
+	}
+}
+
+// Close records that the ledger was closed, does what waits, and closes the file. A poisoned ledger's connection stays
+// open: a statement, or the checkpoint of a close, could bury a transaction that is there. ctx bounds the wait.
+func (l *Ledger) Close(ctx context.Context) error {
+	_, err := l.Record(audit.Event{Kind: audit.LedgerClosed})
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	l.queue.Close()
+	select {
+	case <-l.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("close the ledger: %w", context.Cause(ctx))
+	}
+	err = l.Reader.Close()
+	if l.Poisoned() != nil {
+		return errors.Join(l.Poisoned(), err)
+	}
+	return errors.Join(err, l.store.close())
+}
+
+// checkpoint moves the log into the file. It is never cut while the ledger is open: overwriting it beats growing it.
+func (l *Ledger) checkpoint() {
+	l.checkpoints.Add(1)
+	if _, err := l.store.checkpoint("PASSIVE"); err != nil && !errors.Is(err, batch.ErrAbsent) {
+		l.queue.Poison(err)
+	}
+}

@@ -1,0 +1,386 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
+)
+
+const fileName = "ledger.db"
+
+// Opening is what Open found. The caller writes Epoch into owner.lock and syncs it before anything else is done.
+type Opening struct {
+	Workspace string
+	Epoch     int64 // of this opening
+	Fresh     bool  // there was no ledger
+	Restored  bool  // the ledger is older than owner.lock says: quarantine its open jobs
+	Warnings  []string
+}
+
+type pragma struct{ name, value, reads string } // reads: as SQLite gives it back; none: no row
+
+// writerPragmas are set once and read back. WAL: readers go on while the writer commits. FULL: a COMMIT is one fsync of
+// the log. No auto-checkpoint: the writer does it between rounds. temp_store: savepoints would spill to /tmp. No mmap:
+// it turns an I/O error into SIGBUS.
+func writerPragmas() []pragma {
+	return []pragma{
+		{"busy_timeout", "10000", "10000"}, {"synchronous", "FULL", "2"}, {"wal_autocheckpoint", "0", "0"},
+		{"temp_store", "MEMORY", "2"}, {"cache_spill", "OFF", "0"}, {"mmap_size", "0", "0"}, {"trusted_schema", "OFF", "0"},
+		{"journal_mode", "WAL", "wal"},
+	}
+}
+
+func readerPragmas() []pragma {
+	return []pragma{{"busy_timeout", "10000", "10000"}, {"query_only", "ON", "1"}, {"temp_store", "MEMORY", "2"},
+		{"mmap_size", "0", "0"}, {"trusted_schema", "OFF", "0"}}
+}
+
+// dsn names the database. Defensive: no statement can corrupt the file. dqs: "x" is never a string.
+func dsn(path string, pragmas []pragma, more ...string) string {
+	q := url.Values{"_defensive": {"1"}, "_dqs": {"0"}}
+	for _, p := range pragmas {
+		q.Add("_pragma", p.name+"("+p.value+")")
+	}
+	for _, m := range more {
+		q.Set("mode", m)
+	}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+// migrations lead from version i+1 to i+2, forward only, each in one transaction after a backup of the whole file.
+func migrations() []string { return nil }
+
+// Open opens the ledger of a workspace, whose owner lock the caller holds, before anything of the workspace is
+// decided: it makes durable what it can read, checks it, and starts a new epoch. After an error nothing was changed
+// and the file is left open, as closing it would checkpoint it: the process should end.
+func Open(ctx context.Context, o Options) (*Ledger, error) {
+	l, err := open(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("open the ledger in %q: %w", o.Dir, err)
+	}
+	go l.write()
+	return l, nil
+}
+
+func open(ctx context.Context, o Options) (*Ledger, error) {
+	o = o.withDefaults()
+	path := filepath.Join(o.Dir, fileName)
+	if err := create(o.Dir, path); err != nil {
+		return nil, err
+	}
+	l := &Ledger{o: o, queue: batch.New(o.Sinks...), ended: make(chan struct{})}
+	l.store = &store{stmts: map[string]*sql.Stmt{}, fault: o.Fault}
+	s := l.store
+	// (a) whose file it is
+	if err := s.connect(ctx, path); err != nil {
+		return nil, err
+	}
+	if err := l.identify(ctx, path); err != nil {
+		return nil, err
+	}
+	// (b) what is read is made durable before it is believed
+	if err := s.redirty(path + "-wal"); err != nil {
+		return nil, err
+	}
+	if err := l.check(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if l.Reader, err = OpenReader(o.Dir); err != nil {
+		return nil, err
+	}
+	// (c) the chain, as far back as a job is open
+	known, err := l.verifyOpen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// (d) a new epoch
+	return l, l.begin(known)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Retention == 0 {
+		o.Retention = 90 * 24 * time.Hour
+	}
+	if o.RetentionEvents == 0 {
+		o.RetentionEvents = 1 << 20
+	}
+	return o
+}
+
+// create makes the file before SQLite does: it would make it readable by all. -wal and -shm copy the mode.
+// An existing file is not opened: closing any descriptor of it drops the locks of this process.
+func create(dir, path string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// connect pins the writer's connection: an unpinned sql.DB reconnects behind one's back.
+func (s *store) connect(ctx context.Context, path string) error {
+	db, err := sql.Open("sqlite", dsn(path, nil))
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	s.db = db
+	s.conn, err = db.Conn(ctx)
+	return err
+}
+
+// close closes the writer's connection: SQLite checkpoints and removes the log if it is the last.
+func (s *store) close() error {
+	var errs []error
+	for _, stmt := range s.stmts {
+		errs = append(errs, stmt.Close())
+	}
+	return errors.Join(append(errs, s.conn.Close(), s.db.Close())...)
+}
+
+// identify refuses a file that is not this program's ledger of this workspace, makes a fresh one, migrates an older one.
+func (l *Ledger) identify(ctx context.Context, path string) error {
+	s, steps := l.store, l.o.migrations
+	if steps == nil {
+		steps = migrations()
+	}
+	version, err := identify(ctx, s.conn, 1+len(steps))
+	if err != nil {
+		return err
+	}
+	if l.opening.Fresh = version == 0; l.opening.Fresh && l.o.Jobs {
+		return ErrFresh
+	}
+	for _, p := range writerPragmas() {
+		if err := p.set(ctx, s.conn); err != nil {
+			return err
+		}
+	}
+	if version == 0 {
+		if l.o.Workspace == "" {
+			l.o.Workspace = uuid.NewString()
+		}
+		s.workspace = l.o.Workspace
+		if err := s.migrate(1, schema, triggers); err != nil {
+			return err
+		}
+	}
+	if version > 0 && version <= len(steps) {
+		if err := backup(ctx, s.conn, path+".v"+strconv.Itoa(version)); err != nil {
+			return err
+		}
+	}
+	for v := max(version, 1); v <= len(steps); v++ {
+		if err := s.migrate(v+1, steps[v-1]); err != nil {
+			return err
+		}
+	}
+	if err := s.row(sqlWorkspace, &s.workspace); err != nil {
+		return err
+	}
+	if l.o.Workspace != "" && l.o.Workspace != s.workspace {
+		return fmt.Errorf("%q, not %q: %w", s.workspace, l.o.Workspace, ErrWorkspace)
+	}
+	l.opening.Workspace = s.workspace
+	return nil
+}
+
+// identify returns the version of the schema; 0: an empty file.
+func identify(ctx context.Context, db querier, newest int) (version int, err error) {
+	var application, tables int
+	for q, into := range map[string]*int{"PRAGMA application_id": &application, "PRAGMA user_version": &version, "SELECT COUNT(*) FROM sqlite_schema": &tables} {
+		if *into, err = only(query(ctx, db, scanInt, q)); err != nil {
+			return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
+	switch {
+	case application == 0 && version == 0 && tables == 0:
+		return 0, nil
+	case application != applicationID || version == 0:
+		return 0, fmt.Errorf("application id %#x, version %d: %w", application, version, ErrDamaged)
+	case version > newest:
+		return 0, fmt.Errorf("version %d: %w", version, ErrNewer)
+	}
+	return version, nil
+}
+
+func (p pragma) set(ctx context.Context, db querier) error {
+	if _, err := query(ctx, db, scanText, "PRAGMA "+p.name+" = "+p.value); err != nil {
+		return err
+	}
+	got, err := query(ctx, db, scanText, "PRAGMA "+p.name)
+	if err == nil && (len(got) != 1 || got[0] != p.reads) {
+		err = fmt.Errorf("pragma %s reads %q, not %q", p.name, got, p.reads)
+	}
+	return err
+}
+
+// migrate leads to a version of the schema in one transaction.
+func (s *store) migrate(to int, steps ...string) error {
+	steps = append(steps, fmt.Sprintf("PRAGMA application_id = %d", applicationID), fmt.Sprintf("PRAGMA user_version = %d", to))
+	_, err := s.exec("BEGIN IMMEDIATE")
+	for _, q := range steps {
+		if err == nil {
+			_, err = s.conn.ExecContext(context.Background(), q)
+		}
+	}
+	if err == nil && to == 1 {
+		_, err = s.exec(sqlClaim, s.workspace)
+	}
+	if err == nil {
+		_, err = s.exec("COMMIT")
+	}
+	if err != nil {
+		s.Rollback()
+		return fmt.Errorf("migrate to version %d: %w", to, err)
+	}
+	return nil
+}
+
+// redirty writes the log's bytes back in place and syncs them. After a failed sync the page cache shows frames that the
+// disk lacks, and a sync of clean pages succeeds: what is read there might be gone after the next loss of power.
+func (s *store) redirty(wal string) error {
+	if _, err := s.exec("BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	defer s.Rollback()
+	f, err := os.OpenFile(wal, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, 1<<20)
+	for at := int64(0); ; {
+		n, err := f.ReadAt(buf, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return errors.Join(err, f.Close())
+		}
+		if n == 0 {
+			break
+		}
+		if _, err := f.WriteAt(buf[:n], at); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		at += int64(n)
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// check has SQLite look at the whole file, then moves the log into it. A reader in the way is only worth a warning.
+func (l *Ledger) check(ctx context.Context) error {
+	found, err := query(ctx, l.store.conn, scanText, "PRAGMA quick_check(1)")
+	if err != nil || len(found) != 1 || found[0] != "ok" {
+		return errors.Join(fmt.Errorf("quick check says %q: %w", found, ErrDamaged), err)
+	}
+	busy, err := l.store.checkpoint("TRUNCATE")
+	if busy {
+		l.opening.Warnings = append(l.opening.Warnings, "a reader keeps the log from being moved into the ledger")
+	}
+	return err
+}
+
+// checkpoint moves the log into the file; busy: a reader kept a part of it back.
+func (s *store) checkpoint(mode string) (busy bool, err error) {
+	defer panicked(&err)
+	var frames, moved int
+	const q = "PRAGMA wal_checkpoint"
+	if err := s.at("before " + q); err != nil {
+		return false, fate(q, err)
+	}
+	err = s.conn.QueryRowContext(context.Background(), q+"("+mode+")").Scan(&busy, &frames, &moved)
+	return busy, fate(q, err)
+}
+
+// verifyOpen checks the chain from the first event of an open job on, and returns the orders of the open jobs.
+func (l *Ledger) verifyOpen(ctx context.Context) (map[string]audit.Order, error) {
+	open, err := l.OpenJobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from, err := l.last(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]audit.Order{}
+	for _, j := range open {
+		from = min(from, j.FirstSeq)
+		known[j.ID] = audit.Order{}
+	}
+	v, err := l.verifier(ctx, from-1)
+	if err != nil {
+		return nil, err
+	}
+	return known, l.Events(ctx, Query{After: from - 1}, func(r Record) error {
+		e, err := v.Add(r.Row)
+		if o, isOpen := known[e.Job]; err == nil && isOpen {
+			known[e.Job], err = o.Next(e.Kind)
+		}
+		if err != nil {
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		return err
+	})
+}
+
+// begin starts the epoch, with the events that say so.
+func (l *Ledger) begin(known map[string]audit.Order) error {
+	s := l.store
+	if err := s.row(sqlEpoch, &s.epoch); err != nil {
+		return err
+	}
+	epoch := max(s.epoch, l.o.LockEpoch) + 1
+	l.opening.Epoch, l.opening.Restored = epoch, s.epoch < l.o.LockEpoch
+	var events []audit.Event
+	if l.opening.Restored {
+		events = append(events, audit.Event{Kind: audit.LedgerRestored, Data: map[string]any{"epoch": s.epoch, "lock_epoch": l.o.LockEpoch}})
+	}
+	events = append(events, audit.Event{Kind: audit.LedgerOpened, Data: map[string]any{"epoch": epoch, "boot_id": l.o.BootID}})
+	t, err := l.put(batch.Op{Events: events, Known: known, Payload: change(func(s *store, _ int64) error {
+		if err := s.one(ErrNotFound, sqlMeta, strconv.FormatInt(epoch, 10), "epoch"); err != nil {
+			return err
+		}
+		return s.one(ErrNotFound, sqlMeta, l.o.BootID, "boot_id")
+	})})
+	if err != nil {
+		return err
+	}
+	l.queue.Round(s)
+	s.epoch = epoch
+	return t.Err()
+}

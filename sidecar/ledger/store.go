@@ -1,0 +1,215 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
+)
+
+// store is the batch.Store on SQLite: one pinned connection that only the writer uses.
+//
+// Every statement runs under context.Background: a cancelled context interrupts the statement, so one job's cancel
+// would fail its neighbours' batch.
+type store struct {
+	db        *sql.DB
+	conn      *sql.Conn
+	stmts     map[string]*sql.Stmt
+	fault     func(point string) error
+	workspace string
+	epoch     int64
+	commits   int64
+	// of the running transaction, read in each: nothing to restore after one that failed
+	head audit.Head
+}
+
+// change is the payload of an operation: what it does beside adding events, the first of which gets the number first.
+type change func(s *store, first int64) error
+
+// Begin starts a transaction, and poisons if another process has opened the ledger since.
+func (s *store) Begin() (err error) {
+	defer panicked(&err)
+	if _, err := s.exec("BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	var epoch int64
+	if s.head, epoch, err = s.read(); err != nil {
+		return err
+	}
+	if epoch != s.epoch {
+		s.Rollback() // SQLite is well; an open transaction would lock the new owner out
+		return fmt.Errorf("epoch %d, ours is %d: %w", epoch, s.epoch, ErrFenced)
+	}
+	return nil
+}
+
+// read returns the chain's head and the epoch as this transaction sees them.
+func (s *store) read() (head audit.Head, epoch int64, err error) {
+	if err := s.row(sqlEpoch, &epoch); err != nil {
+		return head, 0, err
+	}
+	switch err := s.row(sqlHead, &head.Seq, &head.Hash); {
+	case errors.Is(err, sql.ErrNoRows):
+		return audit.Head{}, epoch, nil // a fresh ledger: pruning never takes the last event
+	case err != nil:
+		return head, 0, err
+	}
+	return head, epoch, nil
+}
+
+// Apply does one operation in a savepoint; if it is refused its neighbours go on.
+func (s *store) Apply(op batch.Op) (err error) {
+	defer panicked(&err)
+	head := s.head
+	if _, err := s.exec("SAVEPOINT op"); err != nil {
+		return err
+	}
+	err = s.apply(op)
+	if errors.Is(err, batch.ErrRefused) {
+		s.head = head
+		if _, undo := s.exec("ROLLBACK TO op"); undo != nil {
+			return undo
+		}
+	}
+	if err == nil || errors.Is(err, batch.ErrRefused) {
+		if _, release := s.exec("RELEASE op"); release != nil {
+			return release
+		}
+	}
+	return err
+}
+
+func (s *store) apply(op batch.Op) error {
+	first := s.head.Seq + 1
+	for _, e := range op.Events {
+		body, err := audit.Encode(audit.Entry{Event: e, Seq: s.head.Seq + 1, Workspace: s.workspace})
+		if err != nil {
+			return fmt.Errorf("%w: %w", batch.ErrRefused, err)
+		}
+		s.head = s.head.Next(body)
+		if _, err := s.exec(sqlEvent, s.head.Seq, null(e.Job), null(e.Session), string(e.Kind), null(e.Tool), null(e.Principal),
+			e.At.UnixNano(), string(body), s.head.Hash); err != nil {
+			return err
+		}
+	}
+	if change, ok := op.Payload.(change); ok {
+		return change(s, first)
+	}
+	return nil
+}
+
+// Commit is the commit point of every operation of the batch.
+func (s *store) Commit() (err error) {
+	defer panicked(&err)
+	s.commits++
+	_, err = s.exec("COMMIT")
+	return err
+}
+
+// Rollback ends a transaction. SQLite may have done so itself (after FULL); if it could not be ended the next BEGIN
+// fails, and that poisons.
+func (s *store) Rollback() {
+	_, _ = s.exec("ROLLBACK") // see above
+}
+
+// exec runs one statement of this package and returns how many rows it changed.
+func (s *store) exec(query string, args ...any) (rows int64, err error) {
+	if err := s.at("before " + query); err != nil {
+		return 0, fate(query, err)
+	}
+	stmt, err := s.prepare(query)
+	if err != nil {
+		return 0, fate(query, err)
+	}
+	r, err := stmt.ExecContext(context.Background(), args...)
+	if err != nil {
+		return 0, fate(query, err)
+	}
+	if err := s.at("after " + query); err != nil {
+		return 0, fate(query, err)
+	}
+	return r.RowsAffected()
+}
+
+// one is exec for a statement that must change one row; if it does not, the operation is refused because of why.
+func (s *store) one(why error, query string, args ...any) error {
+	rows, err := s.exec(query, args...)
+	if err == nil && rows != 1 {
+		err = fmt.Errorf("%w: %w", batch.ErrRefused, why)
+	}
+	return err
+}
+
+func (s *store) row(query string, into ...any) error {
+	stmt, err := s.prepare(query)
+	if err != nil {
+		return fate(query, err)
+	}
+	err = stmt.QueryRowContext(context.Background()).Scan(into...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	return fate(query, err)
+}
+
+func (s *store) prepare(query string) (*sql.Stmt, error) {
+	if stmt, ok := s.stmts[query]; ok {
+		return stmt, nil
+	}
+	stmt, err := s.conn.PrepareContext(context.Background(), query)
+	if err == nil {
+		s.stmts[query] = stmt
+	}
+	return stmt, err
+}
+
+func (s *store) at(point string) error {
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault(point)
+}
+
+// Primary result codes of SQLite (https://sqlite.org/rescode.html).
+const (
+	codeBusy       = 5
+	codeFull       = 13
+	codeConstraint = 19
+)
+
+// code returns SQLite's primary result code in err, or -1.
+func code(err error) int {
+	var c interface{ Code() int }
+	if errors.As(err, &c) {
+		return c.Code() & 0xff
+	}
+	return -1
+}
+
+// fate says what an error of SQLite means for the transaction (20-transaction.md section 4). What it does not know
+// it passes on bare, and that poisons: after an I/O error, or a NOMEM that followed the synced commit frame, the
+// process sees the transaction absent although the reopened ledger may have it.
+func fate(query string, err error) error {
+	switch c := code(err); {
+	case err == nil:
+		return nil
+	case c == codeConstraint && query != "COMMIT":
+		return fmt.Errorf("%.40s: %w: %w", query, batch.ErrRefused, err)
+	case c == codeBusy, c == codeFull, c == codeConstraint:
+		// FULL comes from writing frames, before the commit frame is whole.
+		return fmt.Errorf("%.40s: %w: %w", query, batch.ErrAbsent, err)
+	}
+	return fmt.Errorf("%.40s: %w", query, err)
+}
+
+// panicked turns a panic of the driver into an error that poisons.
+func panicked(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("internal error: the SQL driver panicked: %v", p)
+	}
+}
+
+func null(s string) sql.NullString { return sql.NullString{String: s, Valid: s != ""} }
