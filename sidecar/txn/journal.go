@@ -1,6 +1,15 @@
 package txn
 
-import "github.com/eda-sidecar/eda-sidecar/cgroup"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+)
 
 // Phase is how far a job's changes to files have come, as the ledger knows it.
 type Phase string
@@ -85,3 +94,143 @@ type FileID struct {
 	SHA256  string `json:"sha256,omitempty"`   // hex; new files only
 	TreeSum string `json:"tree_sum,omitempty"` // hex digest of a tree's manifest
 }
+
+const (
+	documentVersion = 1
+	documentMax     = 256 << 10 // bytes
+	maxTargets      = 64
+)
+
+// Encode returns j as JSON, at most 256 KiB. ErrDocument if it is larger or would be refused by DecodeJournal.
+func (j *Journal) Encode() ([]byte, error) {
+	if why := j.check(); why != "" {
+		return nil, fmt.Errorf("encode journal %q: %s: %w", j.Job, why, ErrDocument)
+	}
+	b, err := json.Marshal(j)
+	if err != nil {
+		return nil, fmt.Errorf("encode journal %q: %w", j.Job, because(ErrDocument, err))
+	}
+	if len(b) > documentMax {
+		return nil, fmt.Errorf("encode journal %q: %d bytes: %w", j.Job, len(b), ErrDocument)
+	}
+	return b, nil
+}
+
+// DecodeJournal reads what Encode wrote and trusts nothing: unknown fields, duplicate keys, another version, trailing
+// bytes and paths that leave their place are ErrDocument.
+func DecodeJournal(b []byte) (*Journal, error) {
+	if len(b) > documentMax {
+		return nil, fmt.Errorf("decode journal: %d bytes: %w", len(b), ErrDocument)
+	}
+	if err := uniqueKeys(json.NewDecoder(bytes.NewReader(b))); err != nil {
+		return nil, fmt.Errorf("decode journal: %w", because(ErrDocument, err))
+	}
+	var j Journal
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&j); err != nil {
+		return nil, fmt.Errorf("decode journal: %w", because(ErrDocument, err))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("decode journal: trailing bytes: %w", ErrDocument)
+	}
+	if why := j.check(); why != "" {
+		return nil, fmt.Errorf("decode journal %q: %s: %w", j.Job, why, ErrDocument)
+	}
+	return &j, nil
+}
+
+// uniqueKeys reads one JSON value and refuses an object with two keys that differ at most in case, as encoding/json
+// takes both for the same field.
+func uniqueKeys(d *json.Decoder) error {
+	tok, err := d.Token()
+	if err != nil {
+		return err
+	}
+	if tok != json.Delim('{') && tok != json.Delim('[') {
+		return nil
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		if tok == json.Delim('{') {
+			key, err := d.Token()
+			if err != nil {
+				return err
+			}
+			name := strings.ToLower(fmt.Sprint(key))
+			if seen[name] {
+				return fmt.Errorf("duplicate key %q", name)
+			}
+			seen[name] = true
+		}
+		if err := uniqueKeys(d); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}
+
+// check says why j cannot be a journal; empty if it can.
+func (j *Journal) check() string {
+	if j.Version != documentVersion {
+		return fmt.Sprintf("version %d", j.Version)
+	}
+	if !plainJob(j.Job) {
+		return "job id is not plain"
+	}
+	if len(j.Outputs) > maxTargets {
+		return fmt.Sprintf("%d outputs", len(j.Outputs))
+	}
+	made := map[string]bool{}
+	for _, dir := range j.CreatedDirs {
+		if _, why := parsePath(dir); why != "" {
+			return fmt.Sprintf("created directory %q %s", dir, why)
+		}
+		made[dir] = true
+	}
+	for i, o := range j.Outputs {
+		if why := o.check(j.Job, i); why != "" {
+			return fmt.Sprintf("output %d: %s", i, why)
+		}
+		p, _ := parsePath(o.Target) // its reason is empty: Output.check has seen it
+		parent, _ := p.split()
+		if o.New != nil && o.Parent == (DirID{}) && !made[parent.String()] {
+			return fmt.Sprintf("output %d: parent %q has no identity and is not to be created", i, parent)
+		}
+		for _, other := range j.Outputs[:i] {
+			if within(o.Target, other.Target) || within(other.Target, o.Target) {
+				return fmt.Sprintf("targets %q and %q overlap", other.Target, o.Target)
+			}
+		}
+	}
+	return ""
+}
+
+func (o *Output) check(job string, i int) string {
+	if o.Index != i {
+		return fmt.Sprintf("index %d", o.Index)
+	}
+	if o.Staged != staged(job, i) {
+		return fmt.Sprintf("staged %q is not this job's", o.Staged)
+	}
+	if _, why := parsePath(o.Target); why != "" {
+		return fmt.Sprintf("target %q %s", o.Target, why)
+	}
+	switch {
+	case o.Kind != File && o.Kind != Tree:
+		return fmt.Sprintf("kind %q", o.Kind)
+	case o.Method != Exchange && o.Method != NoReplace:
+		return fmt.Sprintf("method %q", o.Method)
+	case (o.Method == Exchange) != o.Old.Exists:
+		return fmt.Sprintf("method %s with old.exists %v", o.Method, o.Old.Exists)
+	case o.Old.Exists && o.Parent == (DirID{}):
+		return "old exists in a parent without identity"
+	case o.New != nil && !o.New.Exists:
+		return "new does not exist"
+	}
+	return ""
+}
+
+// staged is where output i of job lies before the exchange, relative to .eda-sidecar, and its backup after it.
+func staged(job string, i int) string { return fmt.Sprintf("jobs/%s/o%d", job, i) }

@@ -1,0 +1,260 @@
+package txn
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
+)
+
+const (
+	maxEntries = 100_000 // of one walk
+	maxDepth   = 64      // of one walk; it holds one descriptor a level
+	hashChunk  = 256 << 10
+)
+
+// same reports whether seen is still what want journals: type, inode and birth time, then size and modification time, of
+// a tree its manifest. Never ctime, which a rename changes; never mode or owner, which are not bytes.
+func (seen FileID) same(want FileID) bool {
+	if !seen.Exists || !want.Exists {
+		return seen.Exists == want.Exists
+	}
+	if !seen.sameInode(want) || seen.Size != want.Size || seen.TreeSum != want.TreeSum {
+		return false
+	}
+	return seen.Type == string(durable.Dir) || seen.MtimeNS == want.MtimeNS
+}
+
+func (seen FileID) sameInode(want FileID) bool {
+	return seen.Exists && want.Exists && seen.Type == want.Type && seen.Ino == want.Ino && seen.Btime == want.Btime
+}
+
+func fileID(st durable.Stat) FileID {
+	return FileID{
+		Exists: true, Type: string(st.Type), Ino: st.Ino, Btime: st.Btime, Size: st.Size, MtimeNS: st.Mtime,
+		Mode: st.Mode, UID: st.UID, GID: st.GID, Nlink: st.Nlink,
+	}
+}
+
+func dirID(st durable.Stat) DirID { return DirID{Ino: st.Ino, Btime: st.Btime} }
+
+// identify says what is at a name. Of a tree, Size is the sum of its files, MtimeNS the latest in it.
+func (w *Workspace) identify(site durable.Site, at durable.Name) (FileID, error) {
+	st, err := w.fs.Stat(site, at)
+	if absent(err) {
+		return FileID{}, nil
+	}
+	if err != nil {
+		return FileID{}, err
+	}
+	id := fileID(st)
+	if st.Type != durable.Dir {
+		return id, nil
+	}
+	h, err := w.fs.OpenDir(site, at)
+	if err != nil {
+		return FileID{}, err
+	}
+	defer func() { _ = h.Close() }() // opened for reading
+	sum := sha256.New()
+	id.Size = 0
+	walk := walker{w: w, site: site, entries: maxEntries, depth: maxDepth}
+	err = walk.run(h, "", func(e entry) error {
+		if e.st.Type == durable.Regular {
+			id.Size += e.st.Size
+		}
+		id.MtimeNS = max(id.MtimeNS, e.st.Mtime)
+		return manifestLine(w, sum, e)
+	})
+	id.TreeSum = hex.EncodeToString(sum.Sum(nil))
+	return id, err
+}
+
+// manifestLine adds one entry of a tree: path, type, mode, size and modification time, of a link its target. A
+// directory's own size and time say nothing that its entries do not.
+func manifestLine(w *Workspace, sum hash.Hash, e entry) error {
+	size, mtime, target := e.st.Size, e.st.Mtime, ""
+	switch e.st.Type {
+	case durable.Dir:
+		size, mtime = 0, 0
+	case durable.Link:
+		var err error
+		if target, err = w.fs.Readlink("txn.manifest.readlink", e.at); err != nil {
+			return err
+		}
+	case durable.Regular, durable.Other:
+	}
+	_, err := fmt.Fprintf(sum, "%q %s %o %d %d %q\n", e.path, e.st.Type, e.st.Mode, size, mtime, target)
+	return err
+}
+
+// entry is one object that a walk came by.
+type entry struct {
+	at   durable.Name
+	path string // relative to the walk's prefix
+	st   durable.Stat
+}
+
+// walker visits everything below a directory in sorted order, parents first, following no link and crossing no mount.
+type walker struct {
+	w       *Workspace
+	site    durable.Site
+	entries int  // left; ErrQuota beyond
+	depth   int  // left; ErrQuota beyond
+	racing  bool // entries may vanish meanwhile
+}
+
+// errSkip, returned by a visitor, leaves a directory out.
+var errSkip = errors.New("skip this directory")
+
+func (k *walker) run(dir durable.Handle, prefix string, visit func(entry) error) error {
+	names, err := k.w.fs.List(k.site, dir, k.entries+1)
+	if err != nil {
+		return err
+	}
+	if k.entries -= len(names); k.entries < 0 || k.depth == 0 {
+		return &Error{Op: "walk", Path: prefix, Why: "too many entries or levels", Err: ErrQuota}
+	}
+	for _, name := range names {
+		if err := k.one(durable.Name{Dir: dir, Name: name}, prefix+name, visit); err != nil {
+			if k.racing && displaced(err) {
+				continue
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *walker) one(at durable.Name, path string, visit func(entry) error) error {
+	st, err := k.w.fs.Stat(k.site, at)
+	if err != nil {
+		return err
+	}
+	err = visit(entry{at: at, path: path, st: st})
+	if errors.Is(err, errSkip) {
+		return nil
+	}
+	if err != nil || st.Type != durable.Dir {
+		return err
+	}
+	h, err := k.w.fs.OpenDir(k.site, at)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }() // opened for reading
+	k.depth--
+	err = k.run(h, path+"/", visit)
+	k.depth++
+	return err
+}
+
+// digest returns the SHA-256 of an open file in hex, and ErrQuota beyond limit bytes; limit 0: none.
+func (w *Workspace) digest(site durable.Site, h durable.Handle, limit int64) (string, int64, error) {
+	sum := sha256.New()
+	buf := make([]byte, hashChunk)
+	for off := int64(0); ; {
+		n, err := w.fs.ReadAt(site, h, buf, off)
+		sum.Write(buf[:n])
+		off += int64(n)
+		if limit > 0 && off > limit {
+			return "", off, fmt.Errorf("more than %d bytes: %w", limit, ErrQuota)
+		}
+		if errors.Is(err, io.EOF) {
+			return hex.EncodeToString(sum.Sum(nil)), off, nil
+		}
+		if err != nil {
+			return "", off, err
+		}
+	}
+}
+
+// Input is one checked input of a tool.
+type Input struct {
+	Path   string // as given
+	Dir    bool
+	Size   int64  // bytes; 0 for a directory
+	SHA256 string // hex; empty for a directory
+}
+
+// OpenInput checks and hashes a regular file below the workspace, at most maxBytes long (0: no limit). ErrInvalidPath
+// names what is wrong with the path, ErrQuota with the size.
+func (w *Workspace) OpenInput(rel string, maxBytes int64) (Input, error) {
+	refuse := func(why string, sentinel, cause error) error {
+		return &Error{Op: "open input", Path: rel, Why: why, Fix: "name a regular file below the workspace", Err: because(sentinel, cause)}
+	}
+	at, dir, err := w.lookup(rel)
+	if err != nil {
+		return Input{}, err
+	}
+	defer func() { _ = dir.Close() }() // opened for reading
+	st, err := w.fs.Stat("txn.input.stat", at)
+	switch {
+	case err != nil:
+		return Input{}, refuse("cannot be found", ErrInvalidPath, err)
+	case st.Type != durable.Regular:
+		return Input{}, refuse("is not a regular file but "+string(st.Type), ErrInvalidPath, nil)
+	}
+	h, err := w.fs.OpenFile("txn.input.open", at)
+	if err != nil {
+		return Input{}, refuse("cannot be opened", ErrInvalidPath, err)
+	}
+	defer func() { _ = h.Close() }() // opened for reading
+	if now, err := w.fs.Stat("txn.input.stat", durable.Name{Dir: h}); err != nil || now.Type != durable.Regular {
+		return Input{}, refuse("was replaced meanwhile", ErrInvalidPath, err)
+	}
+	sum, size, err := w.digest("txn.input.read", h, maxBytes)
+	if errors.Is(err, ErrQuota) {
+		return Input{}, refuse(fmt.Sprintf("is larger than %d bytes", maxBytes), ErrQuota, nil)
+	}
+	return Input{Path: rel, Size: size, SHA256: sum}, op("read input", rel, err)
+}
+
+// OpenInputDir checks a directory below the workspace.
+func (w *Workspace) OpenInputDir(rel string) (Input, error) {
+	at, dir, err := w.lookup(rel)
+	if err != nil {
+		return Input{}, err
+	}
+	defer func() { _ = dir.Close() }() // opened for reading
+	h, err := w.fs.OpenDir("txn.input.open", at)
+	if err != nil {
+		return Input{}, &Error{Op: "open input", Path: rel, Why: "is no directory that can be opened", Err: because(ErrInvalidPath, err)}
+	}
+	return Input{Path: rel, Dir: true}, h.Close()
+}
+
+// lookup opens the parent of a workspace-relative path.
+func (w *Workspace) lookup(rel string) (durable.Name, durable.Handle, error) {
+	p, why := parsePath(rel)
+	if why != "" {
+		return durable.Name{}, nil, &Error{Op: "open input", Path: rel, Why: why, Err: ErrInvalidPath}
+	}
+	parent, name := p.split()
+	dir, err := w.openPath("txn.input.parent", w.root, parent)
+	if err != nil {
+		return durable.Name{}, nil, &Error{Op: "open input", Path: rel, Why: notThrough(err), Err: because(ErrInvalidPath, err)}
+	}
+	return durable.Name{Dir: dir, Name: name}, dir, nil
+}
+
+// notThrough explains why a path's parent could not be opened.
+func notThrough(err error) string {
+	switch {
+	case absent(err):
+		return "its directory does not exist"
+	case errors.Is(err, unix.ELOOP):
+		return "leads through a symbolic link"
+	case errors.Is(err, unix.EXDEV):
+		return "leads to another mount"
+	case errors.Is(err, unix.ENOTDIR):
+		return "leads through a link or something that is no directory"
+	}
+	return "its directory cannot be opened"
+}

@@ -1,0 +1,184 @@
+package txn
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
+)
+
+// scratch is the prefix of a read job's directory in jobs/.
+const scratch = "r-"
+
+// Options of a Workspace. The zero value is for tests as root: tools run as root, nothing is reserved.
+type Options struct {
+	ToolUID, ToolGID int    // of the tools, hence of their directories and of published files; -1: ours
+	MinFreeBytes     int64  // admission refuses below; 0: no minimum
+	MinFreeInodes    int64  // admission refuses below; 0: no minimum
+	Umask            uint32 // of published files; 0 means 0o022
+	BootID           string // of the running kernel: in a journal of the same boot no power was lost; empty: unknown
+	Now              func() time.Time
+}
+
+// Workspace is an open workspace with its .eda-sidecar. Its methods may run at once, for different jobs.
+type Workspace struct {
+	fs   durable.FS
+	path string
+	o    Options
+
+	root, side, jobs, trash, conflicts durable.Handle
+	mount                              uint64
+	controls                           controls
+}
+
+// controls switch protections off. Tests set them to see that the protection is what makes them pass.
+type controls struct {
+	anyWitness    bool // Inspect takes a proof of any group
+	noDisplaced   bool // Exchange does not look at what it displaced
+	noFreshParent bool // Exchange trusts the parent that admission opened
+	noMountCheck  bool // admission takes a target that something is mounted on
+	noLinkCount   bool // Inspect takes an output that has another name
+	trustPhase    bool // Plan undoes without looking at identities
+	latePreimage  bool // Exchange takes what it finds for the pre-image
+	noRetireCheck bool // Retire deletes a backup without comparing it
+}
+
+// Open opens the workspace at root, an absolute path, and makes what is missing of .eda-sidecar. A volume refused by
+// name is a *durable.VolumeError; whether the volume keeps its word is for Probe.
+func Open(fsys durable.FS, root string, o Options) (_ *Workspace, err error) {
+	if o.Umask == 0 {
+		o.Umask = 0o022
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	w := &Workspace{fs: fsys, path: root, o: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if w.root, err = fsys.OpenRoot("txn.open.root", root); err != nil {
+		return nil, err
+	}
+	if err = durable.CheckWorkspace(fsys, w.root); err != nil {
+		return nil, err
+	}
+	st, err := fsys.Stat("txn.open.root", durable.Name{Dir: w.root})
+	if err != nil {
+		return nil, err
+	}
+	w.mount = st.Mount
+	// 0711: a tool of another uid passes through to its own job directory and lists nothing.
+	for _, d := range []struct {
+		h    *durable.Handle
+		at   *durable.Handle
+		name string
+		mode uint32
+	}{
+		{&w.side, &w.root, reserved, 0o711},
+		{&w.jobs, &w.side, "jobs", 0o711},
+		{&w.trash, &w.side, "trash", 0o700},
+		{&w.conflicts, &w.side, "conflicts", 0o711},
+	} {
+		if *d.h, err = w.ensureDir(durable.Name{Dir: *d.at, Name: d.name}, d.mode); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// Probe tries the operations that transactions rest on, by their effects.
+func (w *Workspace) Probe() error { return durable.Probe(w.fs, w.trash) }
+
+// Side is the handle of .eda-sidecar, for the owner lock. The Workspace keeps it.
+func (w *Workspace) Side() durable.Handle { return w.side }
+
+// Close releases the handles.
+func (w *Workspace) Close() error {
+	var errs []error
+	for _, h := range []durable.Handle{w.conflicts, w.trash, w.jobs, w.side, w.root} {
+		if h != nil {
+			errs = append(errs, h.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ensureDir opens a directory of our own and makes it durable if it is new.
+func (w *Workspace) ensureDir(at durable.Name, mode uint32) (durable.Handle, error) {
+	h, err := w.fs.OpenDir("txn.open.dir", at)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return h, err
+	}
+	if err := w.mkdir(at, mode, -1, -1); err != nil {
+		return nil, err
+	}
+	if err := w.fs.Sync("txn.open.sync", at.Dir); err != nil {
+		return nil, err
+	}
+	return w.fs.OpenDir("txn.open.dir", at)
+}
+
+// mkdir makes a directory with exactly this mode and owner, whatever our umask.
+func (w *Workspace) mkdir(at durable.Name, mode uint32, uid, gid int) error {
+	if err := w.fs.Mkdir("txn.mkdir", at, mode); err != nil {
+		return err
+	}
+	h, err := w.fs.OpenDir("txn.mkdir", at)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }() // nothing was written through it
+	if err := w.fs.Chmod("txn.mkdir", durable.Name{Dir: h}, mode); err != nil {
+		return err
+	}
+	return w.chown(durable.Name{Dir: h}, uid, gid)
+}
+
+// chown gives an object away. Who is not root can only keep it, and a group that is not his stays what it is.
+func (w *Workspace) chown(at durable.Name, uid, gid int) error {
+	if uid < 0 && gid < 0 {
+		return nil
+	}
+	err := w.fs.Chown("txn.chown", at, uid, gid)
+	if errors.Is(err, unix.EPERM) && unix.Geteuid() != 0 {
+		return nil
+	}
+	return err
+}
+
+// openPath opens a directory component by component beneath from. An empty path opens from itself.
+func (w *Workspace) openPath(site durable.Site, from durable.Handle, p path) (durable.Handle, error) {
+	h, err := w.fs.OpenDir(site, durable.Name{Dir: from, Name: "."})
+	for i := 0; err == nil && i < len(p); i++ {
+		var next durable.Handle
+		next, err = w.fs.OpenDir(site, durable.Name{Dir: h, Name: p[i]})
+		_ = h.Close() // opened for reading
+		h = next
+	}
+	return h, err
+}
+
+// absent reports whether err says that a name is not there.
+func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// displaced reports whether err says that a path no longer leads through plain directories of this mount.
+func displaced(err error) bool {
+	return absent(err) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV)
+}
+
+// jobPath is a path relative to a job directory as components, for openPath.
+func jobPath(s string) path { return strings.Split(s, "/") }
+
+func op(name, object string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %q: %w", name, object, err)
+}
