@@ -14,7 +14,7 @@ passed=0 failed=0
 verdict() { # verdict ok|bad WHAT [OUTPUT]
 	if [[ $1 == ok ]]; then passed=$((passed + 1)); else
 		failed=$((failed + 1))
-		printf '%s: rejected\n%s\n' "$2" "${3:-}"
+		printf '%s\n%s\n' "--- $2" "${3:-}"
 	fi
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -15,10 +16,14 @@ type event struct {
 	Elapsed                       float64 // seconds
 }
 
+// note matches what a test says of its size: it is shown though the test passes.
+var note = regexp.MustCompile(`^(    \S+:\d+: NOTE|MODEL|RIG) `)
+
 // report collects what the streams say. Its count of failures is that of failed tests and of refusals.
 type report struct {
 	print          func(string)
-	packages       map[string]*result
+	packages       map[string]*result // of the stream that is read
+	build          string             // its tag, in brackets
 	passed, failed int
 	refusals       []string
 }
@@ -31,17 +36,21 @@ type result struct {
 }
 
 func newReport(print func(string)) *report {
-	return &report{print: print, packages: map[string]*result{}}
+	return &report{print: print}
 }
 
 // refuse counts one failure that go test itself may not have seen.
 func (r *report) refuse(what, why string) {
 	r.failed++
-	r.refusals = append(r.refusals, what+": "+why)
+	r.refusals = append(r.refusals, what+r.build+": "+why)
 }
 
-// expect says that the stream must account for these packages, and for no others.
-func (r *report) expect(packages []string) {
+// expect begins the stream of a build: it must account for these packages, and for no others.
+func (r *report) expect(packages []string, tag string) {
+	r.build, r.packages = "", map[string]*result{}
+	if tag != "" {
+		r.build = " [" + tag + "]"
+	}
 	for _, name := range packages {
 		r.packages[name] = &result{tests: map[string]string{}, output: map[string]string{}}
 	}
@@ -76,6 +85,9 @@ func (r *report) take(e event) error {
 	switch e.Action {
 	case "output":
 		p.output[e.Test] += e.Output
+		if note.MatchString(e.Output) {
+			r.print(e.Output)
+		}
 		if e.Test == "" && strings.Contains(e.Output, "\t(cached)") {
 			r.refuse(e.Package, "a cached result: nothing ran")
 		}
@@ -124,15 +136,15 @@ func (r *report) finish(name string, p *result, seconds float64) {
 	if p.state == "fail" && failed == 0 && len(r.refusals) == refused {
 		r.refuse(name, "failed outside its tests (build, vet, panic, race or exit status)")
 	}
-	r.print(fmt.Sprintf("%s %s  %d passed, %d failed  %.1fs\n", word, name, passed, failed, seconds))
+	r.print(fmt.Sprintf("%s %s%s  %d passed, %d failed  %.1fs\n", word, name, r.build, passed, failed, seconds))
 }
 
 // settle closes one batch: every package has ended, and go test's own status agrees with what was seen.
-func (r *report) settle(packages []string, streamErr, exitErr error) {
+func (r *report) settle(streamErr, exitErr error) {
 	if streamErr != nil {
 		r.refuse("go test", streamErr.Error())
 	}
-	for _, name := range packages {
+	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
 		if p := r.packages[name]; p.state == "" {
 			r.refuse(name, "the stream ended without its result")
 			r.print(p.output[""])

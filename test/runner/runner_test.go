@@ -69,8 +69,8 @@ func TestStreams(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(func(s string) { out.WriteString(s) })
-			r.expect([]string{"p"})
-			r.settle([]string{"p"}, r.read(strings.NewReader(tt.stream)), tt.exit)
+			r.expect([]string{"p"}, "")
+			r.settle(r.read(strings.NewReader(tt.stream)), tt.exit)
 			if ok := r.close(); ok != strings.HasSuffix(tt.want, " 0 failed") {
 				t.Errorf("close = %t with %q", ok, tt.want)
 			}
@@ -104,13 +104,36 @@ func TestCheckFlags(t *testing.T) {
 func TestPlan(t *testing.T) {
 	var out strings.Builder
 	r := newReport(func(s string) { out.WriteString(s) })
-	listed := module + "/a 1 0\n" + module + "/b 0 0\n" + module + "/cgroup/cgrouptest 0 0\n" +
-		module + "/cgroup/internal/witness 0 1\n" + module + "/test/house 0 1\n"
-	batches := plan(r, ".", listed)
+	batches := plan(r, map[string]string{
+		module + "/a":                       "[a_test.go][]",
+		module + "/b":                       "[][]",
+		module + "/cgroup/cgrouptest":       "[][]",
+		module + "/cgroup/internal/witness": "[][x_test.go]",
+		module + "/test/house":              "[a_test.go][]",
+	})
 	if len(batches) != 2 || len(batches[0].packages) != 1 || len(batches[1].packages) != 1 || batches[0].race || !batches[1].race {
 		t.Errorf("batches = %+v, want test/house, and a with -race", batches)
 	}
 	if r.close() || len(r.refusals) != 2 {
 		t.Errorf("refusals = %q, want b and the witness", r.refusals)
+	}
+}
+
+// A build with a tag is run where the tag brings tests, and only there; its results stand beside the ordinary ones.
+func TestTags(t *testing.T) {
+	only := differing(map[string]string{"p": "[a_test.go][]", "q": "[a_test.go][]"}, map[string]string{"p": "[a_test.go m_test.go][]", "q": "[a_test.go][]"})
+	if len(only) != 1 || only[0] != "p" {
+		t.Fatalf("differing = %q, want p", only)
+	}
+	var out strings.Builder
+	r := newReport(func(s string) { out.WriteString(s) })
+	for _, tag := range []string{"", "edamodel"} {
+		r.expect([]string{"p"}, tag)
+		r.settle(r.read(strings.NewReader(good)), nil)
+	}
+	r.expect([]string{"p"}, "edafault")
+	r.settle(nil, nil)
+	if r.close() || !strings.Contains(out.String(), "ok   p [edamodel]  2 passed") || !strings.HasSuffix(out.String(), "refused: p [edafault]: the stream ended without its result\n4 passed, 1 failed\n") {
+		t.Errorf("got\n%s", &out)
 	}
 }

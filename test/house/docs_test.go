@@ -1,0 +1,229 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/test/house/doctable"
+)
+
+// tables are the tables of docs/ that this package can render. Package main compares its own with doctable.Check.
+var tables = []struct {
+	file, name string
+	render     func(t *testing.T, files []*source) string
+}{
+	{"docs/audit.md", "orders", func(*testing.T, []*source) string { return audit.Table() }},
+	{"docs/audit.md", "kinds", constants("sidecar/audit", "Kind", "kind")},
+	{"docs/journal.md", "phases", constants("sidecar/txn", "Phase", "phase")},
+}
+
+// constants renders the constants of a string type, with their comments, in the order of the source.
+func constants(dir, typ, title string) func(*testing.T, []*source) string {
+	return func(t *testing.T, files []*source) string {
+		rows := ""
+		for _, s := range files {
+			if s.dir != dir || s.test() {
+				continue
+			}
+			ast.Inspect(s.syntax, func(n ast.Node) bool {
+				if v, ok := n.(*ast.ValueSpec); ok && v.Type != nil && lastName(v.Type) == typ && len(v.Values) == 1 {
+					if lit, ok := v.Values[0].(*ast.BasicLit); ok {
+						rows += fmt.Sprintf("| `%s` | %s |\n", strings.Trim(lit.Value, `"`), strings.TrimSpace(v.Comment.Text()))
+					}
+				}
+				return true
+			})
+		}
+		if rows == "" {
+			t.Errorf("%s has no constants of type %s", dir, typ)
+		}
+		return "| " + title + " | meaning |\n|---|---|\n" + rows
+	}
+}
+
+var marker = regexp.MustCompile(`<!-- table:(\S+) -->`)
+
+// TestTables compares each table, and wants every marker in docs/ to be compared by somebody.
+func TestTables(t *testing.T) {
+	files := load(t)
+	checked := ""
+	for _, s := range files {
+		if s.test() {
+			checked += s.text
+		}
+	}
+	for _, table := range tables {
+		doctable.Check(t, *update, table.file, table.name, table.render(t, files))
+	}
+	for name, text := range tree(t) {
+		if filepath.Ext(name) == ".md" {
+			report(t, unchecked(name, text, checked))
+		}
+	}
+}
+
+// unchecked returns the tables of a document that no test compares with the code.
+func unchecked(name, text, tests string) (findings []string) {
+	for _, m := range marker.FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(tests, fmt.Sprintf("%q, %q", name, m[1])) {
+			findings = append(findings, fmt.Sprintf("%s: no test compares table %q: want %q, %q in its arguments", name, m[1], name, m[1]))
+		}
+	}
+	return findings
+}
+
+func TestUncheckedControl(t *testing.T) {
+	const text = "<!-- table:" + "t -->\n"
+	if got := unchecked("docs/x.md", text, `Check(t, false, "docs/x.md", "u", "")`); len(got) != 1 {
+		t.Errorf("another table's check was taken for it: %q", got)
+	}
+	if got := unchecked("docs/x.md", text, `Check(t, false, "docs/x.md", "t", "")`); len(got) != 0 {
+		t.Errorf("got %q", got)
+	}
+}
+
+// block is a console block of a document: what is typed after "$ ", and what is then printed. A line "..." stands for any
+// lines. A command that fails prints "exit status N" below its output.
+type block struct {
+	commands []string
+	want     string // as session prints it
+}
+
+// blocks returns those that follow a line <!-- run -->.
+func blocks(text string) (found []block, err error) {
+	for i, part := range strings.Split(text, "<!-- run -->\n") {
+		if i == 0 {
+			continue
+		}
+		body, ok := strings.CutPrefix(strings.TrimLeft(part, "\n"), "```console\n")
+		body, _, closed := strings.Cut(body, "```\n")
+		if !ok || !closed || !strings.HasPrefix(body, "$ ") {
+			return nil, fmt.Errorf("<!-- run --> %d is not followed by a console block that begins with a command", i)
+		}
+		var b block
+		for line := range strings.Lines(body) {
+			if command, ok := strings.CutPrefix(line, "$ "); ok {
+				b.commands = append(b.commands, strings.TrimSpace(command))
+			}
+			b.want += line
+		}
+		found = append(found, b)
+	}
+	return found, nil
+}
+
+// session types the commands into one shell in dir, and returns the block as it looks afterwards.
+func session(t *testing.T, dir string, b block) string {
+	t.Helper()
+	script := "exec 2>&1\n"
+	for _, c := range b.commands {
+		script += fmt.Sprintf("printf '%%s\\n' %s\n{ %s\n} || echo \"exit status $?\"\n", quote("$ "+c), c)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("bash: %v", err)
+	}
+	return string(out)
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// volatile is what differs from run to run: ids, digests, times, durations, temporary directories.
+var volatile = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{64}\b|\b\d{4}-\d\d-\d\dT[0-9:.]+Z?|\b\d+(\.\d+)?(ns|µs|ms|s)\b|/(tmp|dev/shm)/[\w./-]+`)
+
+// like reports whether got looks like want: equal up to what is volatile, and to lines "..." in want.
+func like(want, got string) bool {
+	pattern := regexp.QuoteMeta(volatile.ReplaceAllString(want, "<>"))
+	pattern = strings.ReplaceAll(pattern, "\n\\.\\.\\.\n", "\n(?:.*\n)*")
+	return regexp.MustCompile(`^` + pattern + `$`).MatchString(volatile.ReplaceAllString(got, "<>"))
+}
+
+// TestConsole runs the marked blocks of README.md and HACKING.md in a directory that looks like a checkout after make build.
+func TestConsole(t *testing.T) {
+	root := doctable.Root(t)
+	for _, name := range []string{"README.md", "HACKING.md"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if os.IsNotExist(err) {
+			t.Logf("NOTE %s does not exist yet", name)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := blocks(string(text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, b := range all {
+			if got := session(t, checkout(t, root), b); !like(b.want, got) {
+				t.Errorf("%s shows\n%s\nand this happens:\n%s", name, b.want, got)
+			}
+		}
+	}
+}
+
+// checkout returns a new directory with links to everything in root, and a binary of its own.
+func checkout(t *testing.T, root string) string {
+	t.Helper()
+	dir := t.TempDir()
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "bin" && e.Name() != "build" {
+			if err := os.Symlink(filepath.Join(root, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	build(t, filepath.Join(dir, "bin", "eda-sidecar"))
+	return dir
+}
+
+func TestConsoleControls(t *testing.T) {
+	const head = "text\n```console\n$ false\n```\n<!-- run -->\n```console\n"
+	for _, tt := range []struct {
+		name, body string
+		holds      bool
+	}{
+		{"good", "$ echo a; echo b >&2\na\nb\n$ (exit 3)\nexit status 3\n", true},
+		{"continues", "$ x=1\n$ echo $x\n1\n", true},
+		{"volatile", "$ echo took 1.5s, job 01890a5d-ac96-774b-bcce-b302099a8057\ntook 22ms, job 01890a5d-ac96-774b-bcce-b302099a8058\n", false},
+		{"elided", "$ seq 5\n1\n...\n5\n", true},
+		{"other_output", "$ echo a\nb\n", false},
+		{"missing_output", "$ echo a\n", false},
+		{"more_output", "$ true\na\n", false},
+		{"hidden_failure", "$ false\n", false},
+		{"wrong_elision", "$ seq 5\n1\n...\n6\n", false},
+	} {
+		all, err := blocks(head + tt.body + "```\n")
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%s: %d blocks, %v", tt.name, len(all), err)
+		}
+		got := session(t, t.TempDir(), all[0])
+		if tt.name == "volatile" { // what is typed is the same in both, so it is compared here only
+			if !like("took 22ms, job 01890a5d-ac96-774b-bcce-b302099a8058\n", "took 1.5s, job 01890a5d-ac96-774b-bcce-b302099a8057\n") {
+				t.Errorf("volatile: ids and durations are compared")
+			}
+			continue
+		}
+		if like(all[0].want, got) != tt.holds {
+			t.Errorf("%s: holds = %t\n%s", tt.name, !tt.holds, got)
+		}
+	}
+	for _, bad := range []string{"<!-- run -->\ntext\n", "<!-- run -->\n```go\nx\n```\n", "<!-- run -->\n```console\noutput\n```\n"} {
+		if _, err := blocks(bad); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
