@@ -35,6 +35,7 @@ func NewCatalog(declared ...*Tool) (*Catalog, error) {
 func builtin() []*Tool {
 	return []*Tool{
 		yosysSynth(),
+		iverilogSimulate(),
 	}
 }
 

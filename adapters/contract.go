@@ -245,23 +245,25 @@ func (inv Invocation) CheckMakes(i int, staged fs.FS) []Fault {
 // Judge validates the outputs in staging, then parses the run. staged is rooted at the job directory (s0/, work/).
 // The verdict is Parse's; a fault makes it invalid unless the tool itself has failed, so that ok needs both.
 func (t *Tool) Judge(a Args, inv Invocation, run Run, staged fs.FS) (Report, []Fault) {
-	var faults []Fault
-	if !run.Cut {
-		faults = t.check(a, inv, run, staged)
-	}
 	r := t.Parse(a, run, staged)
+	exited := true // as the plan lets it
 	for i, e := range run.Exits {
-		if i < len(inv.Steps) && e.Failed(inv.Steps[i]) {
+		if i >= len(inv.Steps) || e.Failed(inv.Steps[i]) {
+			exited = false
 			r.fail(e.String())
 		}
 	}
-	if !run.Cut && len(run.Exits) < len(inv.Steps) {
-		r.fail(fmt.Sprintf("%d of %d steps ran", len(run.Exits), len(inv.Steps)))
+	var faults []Fault
+	if exited && !run.Cut {
+		faults = t.check(a, inv, run, staged)
+		if len(run.Exits) < len(inv.Steps) && len(faults) == 0 {
+			r.fail(fmt.Sprintf("%d of %d steps ran", len(run.Exits), len(inv.Steps)))
+		}
 	}
-	if r.Verdict == Findings && severe(r.Counts, a.failOn()) {
-		r.fail("findings, and fail_on is " + string(a.failOn()))
+	if r.Verdict == Findings && severe(r.Counts, a.Text("fail_on")) {
+		r.fail("fail_on is " + a.Text("fail_on") + ", and there are findings: " + r.Summary)
 	}
-	if t.StateFiles {
+	if t.StateFiles && exited && !run.Cut {
 		state, err := readNextState(staged)
 		if err != nil {
 			faults = append(faults, Fault{nextState, err})
@@ -280,20 +282,23 @@ func (t *Tool) Judge(a Args, inv Invocation, run Run, staged fs.FS) (Report, []F
 	return r.bounded(run.Map), faults
 }
 
-// check runs the validators of the kinds, then the tool's own.
+// check runs the tool's own validators, then those of the kinds.
 func (t *Tool) check(a Args, inv Invocation, run Run, staged fs.FS) []Fault {
 	var faults []Fault
 	for i := range min(len(run.Exits), len(inv.Steps)) {
 		faults = append(faults, inv.CheckMakes(i, staged)...)
 	}
+	if t.Validate != nil {
+		faults = append(faults, t.Validate(a, staged)...)
+	}
 	for _, o := range a.outs {
+		if slices.ContainsFunc(faults, func(f Fault) bool { return f.Output == o.Name }) {
+			continue // the tool's own word is closer
+		}
 		err := checkFile(staged, jobPath(a.Staged(o.Name)), want{kind: o.Kind, mustContain: o.MustContain, allowEmpty: o.AllowEmpty})
 		if err != nil && !(o.Optional && errors.Is(err, ErrMissing)) {
 			faults = append(faults, Fault{o.Name, err})
 		}
-	}
-	if t.Validate != nil {
-		faults = append(faults, t.Validate(a, staged)...)
 	}
 	if t.LogIsEvidence && run.LogTruncated {
 		faults = append(faults, Fault{"log", ErrLogCut})
@@ -309,16 +314,8 @@ func (r *Report) fail(reason string) {
 }
 
 // severe reports whether findings of these counts fail a call with this fail_on.
-func severe(counts map[Severity]int, on Severity) bool {
-	switch on {
-	case Error:
-		return counts[Error] > 0
-	case Warning:
-		return true
-	case Info:
-		return false
-	}
-	return false
+func severe(counts map[Severity]int, failOn string) bool {
+	return failOn == "warning" || failOn == "error" && counts[Error] > 0
 }
 
 // jobPath turns a path as the tool sees it, from work/, into one from the job directory.

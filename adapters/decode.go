@@ -157,16 +157,6 @@ func (a Args) Links() []string {
 	return slices.Sorted(maps.Keys(first))
 }
 
-func (a Args) failOn() Severity {
-	switch a.Text("fail_on") {
-	case "error":
-		return Error
-	case "warning":
-		return Warning
-	}
-	return Info
-}
-
 // failOn is the parameter that every tool has beside its own.
 var failOn = Param{Name: "fail_on", Kind: Enum, Enum: []string{"none", "error", "warning"}, Default: "none",
 	Doc: "Which findings make the call fail, so that nothing is published: none, error, or warning (any finding). Example: warning."}
@@ -272,7 +262,7 @@ func (p Param) decode(raw json.RawMessage) (any, error) {
 	}
 	var items []json.RawMessage
 	if err := json.Unmarshal(raw, &items); err != nil || items == nil {
-		return nil, badArg(p.Name, "want a list of %s", p.noun())
+		return nil, badArg(p.Name, "want a list; each element: %s", p.noun())
 	}
 	if len(items) < p.Min || len(items) > p.maxCount() {
 		return nil, badArg(p.Name, "%d elements; from %d to %d are allowed", len(items), p.Min, p.maxCount())
@@ -293,21 +283,7 @@ func (p Param) decode(raw json.RawMessage) (any, error) {
 }
 
 func (p Param) noun() string {
-	switch p.Kind {
-	case Input:
-		return "path of a file"
-	case InputDir:
-		return "path of a directory"
-	case Output:
-		return "target path"
-	case Text, Enum:
-		return "string"
-	case Int:
-		return "integer"
-	case Bool:
-		return "true or false"
-	}
-	return string(p.Kind)
+	return map[ParamKind]string{Int: "integer", Bool: "true or false", Input: "path", InputDir: "path", Output: "path", Text: "string", Enum: "string"}[p.Kind]
 }
 
 // scalar decodes one value; at says which element of a list it is.
@@ -337,7 +313,7 @@ func (p Param) scalar(raw json.RawMessage, at string) (any, error) {
 			return *s, nil
 		}
 	}
-	return nil, badArg(p.Name, "%swant a %s", at, p.noun())
+	return nil, badArg(p.Name, "%swant %s", at, p.noun())
 }
 
 // text checks a string.

@@ -65,38 +65,12 @@ func (f Fault) Error() string { return fmt.Sprintf("output %q: %v", f.Output, f.
 // Unwrap returns Err.
 func (f Fault) Unwrap() error { return f.Err }
 
-// nearest returns the known name that word may be a slip of, as a hint, or the empty string.
+// nearest returns the known name that word seems to mean, as a hint, or all of them.
 func nearest(word string, known []string) string {
-	best, at := 3, ""
 	for _, k := range known {
-		if d := distance(word, k); d < best {
-			best, at = d, k
+		if strings.Contains(k, word) || strings.Contains(word, k) {
+			return fmt.Sprintf("did you mean %q", k)
 		}
 	}
-	if at == "" {
-		return "known: " + strings.Join(known, ", ")
-	}
-	return fmt.Sprintf("did you mean %q", at)
-}
-
-// distance is the edit distance of two names, at most 64 bytes of each.
-func distance(a, b string) int {
-	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			next := min(row[j+1]+1, row[j]+1, diagonal+cost)
-			diagonal, row[j+1] = row[j+1], next
-		}
-	}
-	return row[len(b)]
+	return "known: " + strings.Join(known, ", ")
 }

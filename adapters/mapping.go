@@ -4,14 +4,14 @@ import (
 	"bytes"
 	"io"
 	"slices"
-	"strings"
 )
 
 // Mapper turns the paths that a tool saw back into those that the caller knows: slots into targets, the job directory and the
 // workspace into workspace-relative paths. Longest first, and only at name boundaries. A nil Mapper maps nothing.
 type Mapper struct {
-	rules []rule
-	hold  int // the longest rule, in bytes
+	rules     []rule
+	workspace string // every rule begins with it, or with ../s
+	hold      int    // the longest rule, in bytes
 }
 
 // rule replaces from by to. A prefix is followed by more of the name, a whole name is not.
@@ -22,7 +22,7 @@ type rule struct {
 
 // NewMapper maps for one job. Both directories are absolute and clean; jobDir is beneath workspace.
 func NewMapper(a Args, jobDir, workspace string) *Mapper {
-	m := &Mapper{}
+	m := &Mapper{workspace: workspace}
 	for _, o := range a.outs {
 		slot := a.staged[o.Index]
 		m.rules = append(m.rules, rule{slot, o.Target, false}, rule{jobDir + "/" + jobPath(slot), o.Target, false})
@@ -35,8 +35,8 @@ func NewMapper(a Args, jobDir, workspace string) *Mapper {
 	return m
 }
 
-// context is how many bytes before a name decide whether it begins there: -I/ws/inc.v has an option in front.
-const context = 3
+// lookBehind is how many bytes before a name decide whether it begins there: -I/ws/inc.v has an option in front.
+const lookBehind = 3
 
 // String maps one string.
 func (m *Mapper) String(s string) string {
@@ -79,7 +79,7 @@ func (r *mappedReader) Read(p []byte) (int, error) {
 		var done int
 		r.out, done = r.m.rewrite(r.out[:0], r.in, r.from, r.err != nil)
 		r.at = 0
-		drop := max(done-context, 0)
+		drop := max(done-lookBehind, 0)
 		r.in, r.from = append(r.in[:0], r.in[drop:]...), done-drop
 	}
 	n := copy(p, r.out[r.at:])
@@ -117,16 +117,9 @@ func (m *Mapper) rewrite(out, in []byte, from int, end bool) ([]byte, int) {
 	return out, from
 }
 
-// candidate returns where the next name may begin.
+// candidate returns where the next name may begin, or -1.
 func (m *Mapper) candidate(in []byte) int {
-	slot := bytes.Index(in, []byte("../s"))
-	workspace := m.rules[len(m.rules)-1].from
-	for _, r := range m.rules {
-		if strings.HasPrefix(r.from, "/") && len(r.from) <= len(workspace) {
-			workspace = r.from
-		}
-	}
-	abs := bytes.Index(in, []byte(workspace))
+	slot, abs := bytes.Index(in, []byte("../s")), bytes.Index(in, []byte(m.workspace))
 	if slot < 0 || abs >= 0 && abs < slot {
 		return abs
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -86,6 +87,19 @@ func scanLines(r io.Reader, fn func(at int64, line []byte)) error {
 	}
 }
 
+// eachFileLine calls fn for every line of a staged file.
+func eachFileLine(staged fs.FS, name string, fn func(line []byte)) error {
+	f, err := staged.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrMissing
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close() // opened for reading
+	return scanLines(f, func(_ int64, line []byte) { fn(line) })
+}
+
 // findings collects diagnostics: errors first, at most maxDiagnostics, all of them counted.
 type findings struct {
 	errors, others []Diagnostic
@@ -117,10 +131,15 @@ func (f *findings) more(text string) {
 	}
 }
 
+// list returns the diagnostics, errors first.
+func (f *findings) list() []Diagnostic {
+	all := slices.Concat(f.errors, f.others)
+	return all[:min(len(all), maxDiagnostics)]
+}
+
 // report is the common part of every Parse: findings if there are warnings, failed if there are errors.
 func (f *findings) report(summary string, data any) Report {
-	all := append(f.errors, f.others...)
-	r := Report{Verdict: OK, Summary: summary, Diagnostics: all[:min(len(all), maxDiagnostics)], Counts: f.counts, Data: data}
+	r := Report{Verdict: OK, Summary: summary, Diagnostics: f.list(), Counts: f.counts, Data: data}
 	switch {
 	case f.counts[Error] > 0:
 		r.fail(f.errors[0].Message)

@@ -1,9 +1,11 @@
 package adapters
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -200,14 +202,15 @@ func parseSynth(a Args, run Run, staged fs.FS) Report {
 	f, err := yosysMessages(run)
 	data, statErr := synthStat(staged)
 	data.Warnings = int64(f.counts[Warning])
-	data.Latches = countLatches(staged)
+	var latchErr error
+	data.Latches, latchErr = countLatches(staged)
 	r := f.report(fmt.Sprintf("%d cells in %s for %s, %d warnings", data.Cells, a.Text("top"), a.Text("target"), data.Warnings), data)
 	switch {
 	case err != nil:
 		r.fail(err.Error())
 	case r.Verdict == Failed:
-	case statErr != nil:
-		r.Verdict, r.Summary = Invalid, "statistics: "+statErr.Error()
+	case statErr != nil || latchErr != nil:
+		r.Verdict, r.Summary = Invalid, "statistics: "+errors.Join(statErr, latchErr).Error()
 	default:
 		r.State, err = netlistState(a, staged, data.Cells)
 		if err != nil {
@@ -245,20 +248,13 @@ func synthStat(staged fs.FS) (synthData, error) {
 }
 
 // countLatches counts "Latch inferred for signal" in yosys' full log: after mapping a latch may be a loop of cells.
-func countLatches(staged fs.FS) (n int64) {
-	f, err := staged.Open(jobPath(yosysLog))
-	if err != nil {
-		return 0 // yosys writes it with the first line; without it no netlist is valid either
-	}
-	defer f.Close() // opened for reading
-	if err := scanLines(f, func(_ int64, line []byte) {
-		if strings.HasPrefix(string(line[:min(len(line), 32)]), "Latch inferred for signal ") {
+func countLatches(staged fs.FS) (n int64, err error) {
+	err = eachFileLine(staged, jobPath(yosysLog), func(line []byte) {
+		if bytes.HasPrefix(line, []byte("Latch inferred for signal ")) {
 			n++
 		}
-	}); err != nil {
-		return 0
-	}
-	return n
+	})
+	return n, err
 }
 
 // netlistState is the patch of the session's vars: where the netlist will be, and which one it is.

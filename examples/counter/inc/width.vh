@@ -1,0 +1,3 @@
+`ifndef WIDTH
+`define WIDTH 8
+`endif

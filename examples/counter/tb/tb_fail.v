@@ -1,0 +1,19 @@
+// Fails: it expects what the design does not do. The simulator still exits 0.
+`timescale 1ns/1ns
+`include "width.vh"
+module tb;
+  reg clk = 0, rst = 1;
+  wire [`WIDTH-1:0] led;
+  top dut (.clk(clk), .rst(rst), .led(led));
+  always #5 clk = ~clk;
+  initial begin
+    $dumpfile("dump.vcd");
+    $dumpvars(0, tb);
+    repeat (2) @(posedge clk);
+    #1 rst = 0;
+    repeat (100) @(posedge clk);
+    #1;
+    if (led !== 26) $error("led is %0d, want 26", led);
+    $finish;
+  end
+endmodule
