@@ -45,15 +45,8 @@ type Entry struct {
 }
 
 // Encode returns the body of e: a CloudEvents 1.0 JSON object of at most [MaxBody] bytes. The error wraps [ErrEvent].
-func Encode(e Entry) ([]byte, error) {
-	b, err := encode(e)
-	if err != nil {
-		return nil, fmt.Errorf("encode %q: %w: %w", e.Kind, ErrEvent, err)
-	}
-	return b, nil
-}
-
-func encode(e Entry) ([]byte, error) {
+func Encode(e Entry) (body []byte, err error) {
+	defer invalid("encode", &err)
 	if err := e.check(); err != nil {
 		return nil, err
 	}
@@ -71,39 +64,29 @@ func encode(e Entry) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(wire{
+	body, err = json.Marshal(wire{
 		SpecVersion: "1.0", ID: e.id(), Source: sourcePrefix + e.Workspace, Type: typePrefix + string(e.Kind),
 		Subject: e.Job, Time: e.At.UTC().Format(time.RFC3339Nano), ContentType: "application/json",
 		Sequence: fmt.Sprintf("%020d", e.Seq), Data: raw, // the extension wants a string that sorts
 	})
-	if err == nil && len(b) > MaxBody {
-		err = fmt.Errorf("%d bytes", len(b))
+	if err == nil && len(body) > MaxBody {
+		err = fmt.Errorf("%d bytes", len(body))
 	}
-	return b, err
+	return body, err
 }
 
 // Decode reads a body strictly: bounded, no unknown, missing or doubled member, nothing behind it.
-// Numbers in Data are json.Number. The error wraps [ErrBody].
-func Decode(body []byte) (Entry, error) {
-	e, err := decode(body)
-	if err != nil {
-		return Entry{}, fmt.Errorf("decode: %w: %w", ErrBody, err)
-	}
-	return e, nil
-}
-
-func decode(body []byte) (e Entry, err error) {
-	if len(body) > MaxBody {
-		return e, fmt.Errorf("%d bytes", len(body))
-	}
+// Numbers in Data are json.Number. The error wraps [ErrEvent].
+func Decode(body []byte) (e Entry, err error) {
+	defer invalid("decode", &err)
+	var w wire
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
-	var w wire
 	if err := dec.Decode(&w); err != nil {
 		return e, err
 	}
-	if dec.InputOffset() != int64(len(body)) {
-		return e, errors.New("bytes behind the object")
+	if len(body) > MaxBody || dec.InputOffset() != int64(len(body)) {
+		return e, errors.New("too long, or bytes behind the object")
 	}
 	if err := unique(body); err != nil {
 		return e, err
@@ -131,38 +114,40 @@ func decode(body []byte) (e Entry, err error) {
 	return e, e.takeData(w.Data)
 }
 
+// takeData moves the names that every event carries out of the decoded data.
 func (e *Event) takeData(raw json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	if err := dec.Decode(&e.Data); err != nil {
 		return err
 	}
+	job := e.Job
 	for _, f := range e.names() {
 		v, given := e.Data[f.key]
-		s, isText := v.(string)
-		if given && (!isText || s == "") || f.key == jobKey && s != e.Job {
+		if *f.value, _ = v.(string); given && *f.value == "" { // no text gives ""
 			return fmt.Errorf("data member %q", f.key)
 		}
-		*f.value = s
 		delete(e.Data, f.key)
+	}
+	if e.Job != job {
+		return fmt.Errorf("data of job %q", e.Job)
 	}
 	return e.check()
 }
 
-const jobKey = "execution_job_id"
-
-type name struct {
+// names lists the members of data that every event carries.
+func (e *Event) names() [5]struct {
 	key   string
 	value *string
-}
-
-// names lists what the data of every event carries.
-func (e *Event) names() [5]name {
-	return [...]name{{jobKey, &e.Job}, {"session", &e.Session}, {"tool", &e.Tool}, {"principal", &e.Principal}, {"request_id", &e.RequestID}}
+} {
+	return [...]struct {
+		key   string
+		value *string
+	}{{"execution_job_id", &e.Job}, {"session", &e.Session}, {"tool", &e.Tool}, {"principal", &e.Principal}, {"request_id", &e.RequestID}}
 }
 
 func (e *Event) check() error {
-	if e.Kind == "" || e.At.IsZero() || (e.Job == "") != e.Kind.Housekeeping() || e.Job != "" && e.N < 1 {
+	if e.Kind == "" || e.At.IsZero() || (e.Job == "") != e.Kind.Housekeeping() || (e.Job == "") != (e.N == 0) || e.N < 0 {
 		return errors.New("kind, job, number or time is missing")
 	}
 	for _, f := range e.names() {
@@ -180,28 +165,28 @@ func (e *Entry) id() string {
 	return e.Job + "/" + strconv.Itoa(e.N)
 }
 
+// invalid wraps an error as [ErrEvent].
+func invalid(op string, err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("%s an audit event: %w: %w", op, ErrEvent, *err)
+	}
+}
+
 // unique refuses an object with two members of one name, which readers would take differently, and deep nesting.
 // Its input is valid JSON.
 func unique(b []byte) error {
-	var open []map[string]bool // the names of each open object; nil for an array
-	name := false              // the next string is a member's name
+	var open []map[string]bool // the names in each open object; nil for an array
+	last := byte(0)            // structural byte before this one
 	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '{', '[':
-			if name = b[i] == '{'; name {
-				open = append(open, map[string]bool{})
-			} else {
-				open = append(open, nil)
-			}
-			if len(open) > maxDepth {
-				return fmt.Errorf("deeper than %d", maxDepth)
-			}
+		switch c := b[i]; c {
+		case '{':
+			open, last = append(open, map[string]bool{}), c
+		case '[':
+			open, last = append(open, nil), c
 		case '}', ']':
-			open, name = open[:len(open)-1], false
-		case ',':
-			name = open[len(open)-1] != nil
-		case ':':
-			name = false
+			open, last = open[:len(open)-1], c
+		case ',', ':':
+			last = c
 		case '"':
 			start := i
 			for i++; b[i] != '"'; i++ {
@@ -209,18 +194,16 @@ func unique(b []byte) error {
 					i++
 				}
 			}
-			if !name {
-				continue
+			if names := open[len(open)-1]; names != nil && last != ':' {
+				var name string
+				if err := json.Unmarshal(b[start:i+1], &name); err != nil || names[name] {
+					return fmt.Errorf("doubled member %q", name)
+				}
+				names[name] = true
 			}
-			var key string
-			if err := json.Unmarshal(b[start:i+1], &key); err != nil {
-				return err
-			}
-			if names := open[len(open)-1]; names[key] {
-				return fmt.Errorf("two members %q", key)
-			} else {
-				names[key] = true
-			}
+		}
+		if len(open) > maxDepth {
+			return fmt.Errorf("deeper than %d", maxDepth)
 		}
 	}
 	return nil

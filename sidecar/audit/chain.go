@@ -24,12 +24,22 @@ func (h Head) Next(body []byte) Head {
 	return Head{h.Seq + 1, s.Sum(nil)}
 }
 
-// Row is one stored event with the columns by which it is found. At is in nanoseconds since the epoch.
-type Row struct {
+// Columns are what a stored event is found by. They say what its body says. At is in nanoseconds since the epoch.
+type Columns struct {
 	Seq                                 int64
 	Job, Session, Kind, Tool, Principal string
 	At                                  int64
-	Body, Hash                          []byte
+}
+
+// Columns returns the columns of e.
+func (e Entry) Columns() Columns {
+	return Columns{e.Seq, e.Job, e.Session, string(e.Kind), e.Tool, e.Principal, e.At.UnixNano()}
+}
+
+// Row is one stored event.
+type Row struct {
+	Columns
+	Body, Hash []byte
 }
 
 // Fault says what is wrong with the trail, and where first. It wraps [ErrTrail].

@@ -19,7 +19,7 @@
 //
 // # Failure
 //
-// ErrOrder and ErrEvent when an event is added: nothing was changed. ErrBody and *Fault when the trail is read.
+// ErrOrder and ErrEvent when an event is added: nothing was changed. ErrEvent and *Fault when the trail is read.
 //
 // # Testing
 //

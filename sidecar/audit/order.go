@@ -25,8 +25,8 @@ const (
 	Closed     State = "closed"      // closed: a read that said all, or recovered after the end
 )
 
-// Transition is one row of the table of legal orders: in state From an event Kind is legal and leads to To.
-type Transition struct {
+// transition is one row of the table of legal orders: in state From an event Kind is legal and leads to To.
+type transition struct {
 	From State
 	Kind Kind
 	To   State
@@ -34,7 +34,7 @@ type Transition struct {
 
 // transitions is the union of the orders in 00-overview.md section 5. Recovery may find a job after any prefix,
 // also an empty one: events that ride on the next transaction are lost with the process that held them.
-var transitions = [...]Transition{
+var transitions = [...]transition{
 	{New, Allow, Allowed},
 	{New, Deny, Denied},
 	{New, Recovered, Found},
@@ -105,10 +105,7 @@ func (s State) name() string {
 	return string(s)
 }
 
-// Transitions returns the whole table of legal orders, in the order in which it is documented.
-func Transitions() []Transition { return append([]Transition(nil), transitions[:]...) }
-
-// Table renders [Transitions] as the Markdown table of docs/audit.md.
+// Table renders the legal orders as the Markdown table of docs/audit.md.
 func Table() string {
 	var b strings.Builder
 	b.WriteString("| a job that is | may get | and is then |\n|---|---|---|\n")

@@ -39,8 +39,8 @@ func (v *Verifier) Add(r Row) (Entry, error) {
 	if err != nil {
 		return fault("%v", err)
 	}
-	if e.columns() != r.columns() {
-		return fault("the columns say %v, the body %v", r.columns(), e.columns())
+	if e.Columns() != r.Columns {
+		return fault("the columns say %v, the body %v", r.Columns, e.Columns())
 	}
 	v.head = next
 	if e.Job == "" {
@@ -68,17 +68,4 @@ func (v *Verifier) keep(job string, o Order) {
 	if len(v.orders) > v.bound {
 		maps.DeleteFunc(v.orders, func(_ string, o Order) bool { return o.State != Allowed && o.State != Started })
 	}
-}
-
-type columns struct {
-	seq, at                             int64
-	job, session, kind, tool, principal string
-}
-
-func (r Row) columns() columns {
-	return columns{r.Seq, r.At, r.Job, r.Session, r.Kind, r.Tool, r.Principal}
-}
-
-func (e Entry) columns() columns {
-	return columns{e.Seq, e.At.UnixNano(), e.Job, e.Session, string(e.Kind), e.Tool, e.Principal}
 }

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +35,7 @@ type Options struct {
 	Workspace string // workspace_id of owner.lock; empty: take the ledger's, or mint one
 	BootID    string // of the kernel, kept for diagnosis
 	LockEpoch int64  // epoch of owner.lock; 0: a new lock file
-	Jobs      bool   // the workspace holds job directories, so a fresh ledger is refused
+	JobsExist bool   // the workspace holds job directories, so a fresh ledger is refused
 
 	Sinks           []func(audit.Event) // get every durable event, in order, from the writer: must not block
 	Now             func() time.Time    // nil: time.Now
@@ -53,6 +57,7 @@ type Ledger struct {
 	store                *store
 	opening              Opening
 	ended                chan struct{} // the writer has ended
+	denials              denials
 	commits, checkpoints atomic.Int64
 }
 
@@ -157,25 +162,48 @@ func (l *Ledger) SetAgent(hash string) (*Ticket, error) {
 	})})
 }
 
+// Deny adds event deny, at most 10 a second for each principal: the next one says how many were left out. It rides.
+func (l *Ledger) Deny(deny audit.Event) error {
+	suppressed, ok := l.denials.admit(deny.Principal, l.now())
+	if !ok {
+		return nil
+	}
+	if suppressed > 0 {
+		deny.Data = maps.Clone(deny.Data)
+		if deny.Data == nil {
+			deny.Data = map[string]any{}
+		}
+		deny.Data["suppressed"] = suppressed
+	}
+	_, err := l.RecordLast(deny)
+	return err
+}
+
 // put checks and stamps the events and queues the operation. An event that could not be written is refused here.
 func (l *Ledger) put(op batch.Op) (*Ticket, error) {
+	op.Events = slices.Clone(op.Events)
 	for i := range op.Events {
 		e := &op.Events[i]
 		if e.At.IsZero() {
 			e.At = l.o.Now().UTC()
 		}
-		probe := audit.Entry{Event: *e, Seq: 1, Workspace: l.store.workspace}
-		probe.N = 1
-		if e.Kind.Housekeeping() {
-			probe.N = 0
+		if e.N = 1; e.Kind.Housekeeping() {
+			e.N = 0
 		}
-		body, err := audit.Encode(probe)
+		body, err := audit.Encode(audit.Entry{Event: *e, Seq: 1, Workspace: l.store.workspace})
 		if err != nil {
 			return nil, err
 		}
 		op.Bytes += len(body)
 		if e.Kind == audit.TerminationUnproven || e.Kind == audit.Recovered {
 			op.Ride = false
+		}
+		if e.Kind == audit.Recovered { // perhaps of a job that an earlier process ran
+			o, err := l.order(context.Background(), e.Job, math.MaxInt64)
+			if err != nil {
+				return nil, err
+			}
+			op.Known = map[string]audit.Order{e.Job: o}
 		}
 	}
 	return l.queue.Put(op)
@@ -251,9 +279,12 @@ func (l *Ledger) write() {
 		if idle == nil {
 			return
 		}
-		if l.store.commits >= last+100 || quiet >= 5 && l.store.commits > last {
-			last = l.store.commits
+		if commits := l.store.commits; l.Poisoned() == nil && (commits >= last+100 || quiet >= 5 && commits > last) {
+			last = commits
 			l.checkpoint()
+		}
+		if quiet%5 == 4 && l.Poisoned() == nil {
+			l.prune()
 		}
 		select {
 		case <-idle:
@@ -291,4 +322,38 @@ func (l *Ledger) checkpoint() {
 	if _, err := l.store.checkpoint("PASSIVE"); err != nil && !errors.Is(err, batch.ErrAbsent) {
 		l.queue.Poison(err)
 	}
+}
+
+// denials counts the refusals of each principal in the running second.
+type denials struct {
+	mu sync.Mutex
+	// guarded by mu
+	of map[string]*denied
+}
+
+type denied struct {
+	second, count int64
+	suppressed    int64
+}
+
+func (d *denials) admit(principal string, now int64) (suppressed int64, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.of[principal]
+	if p == nil {
+		if d.of == nil || len(d.of) >= 1024 { // more principals than any configuration names
+			d.of = map[string]*denied{}
+		}
+		p = &denied{}
+		d.of[principal] = p
+	}
+	if second := now / int64(time.Second); second != p.second {
+		p.second, p.count = second, 0
+	}
+	if p.count++; p.count > 10 {
+		p.suppressed++
+		return 0, false
+	}
+	suppressed, p.suppressed = p.suppressed, 0
+	return suppressed, true
 }

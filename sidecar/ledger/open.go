@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,13 +52,10 @@ func readerPragmas() []pragma {
 }
 
 // dsn names the database. Defensive: no statement can corrupt the file. dqs: "x" is never a string.
-func dsn(path string, pragmas []pragma, more ...string) string {
-	q := url.Values{"_defensive": {"1"}, "_dqs": {"0"}}
+func dsn(path, mode string, pragmas ...pragma) string {
+	q := url.Values{"_defensive": {"1"}, "_dqs": {"0"}, "mode": {mode}}
 	for _, p := range pragmas {
 		q.Add("_pragma", p.name+"("+p.value+")")
-	}
-	for _, m := range more {
-		q.Set("mode", m)
 	}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
@@ -68,11 +68,16 @@ func migrations() []string { return nil }
 // and the file is left open, as closing it would checkpoint it: the process should end.
 func Open(ctx context.Context, o Options) (*Ledger, error) {
 	l, err := open(ctx, o)
-	if err != nil {
-		return nil, fmt.Errorf("open the ledger in %q: %w", o.Dir, err)
+	switch c := code(err); {
+	case err == nil:
+		go l.write()
+		return l, nil
+	case c == codeCorrupt || c == codeNotADB:
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	case c == codeFull:
+		err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
 	}
-	go l.write()
-	return l, nil
+	return nil, fmt.Errorf("open the ledger in %q: %w", o.Dir, err)
 }
 
 func open(ctx context.Context, o Options) (*Ledger, error) {
@@ -153,7 +158,7 @@ func syncDir(dir string) error {
 
 // connect pins the writer's connection: an unpinned sql.DB reconnects behind one's back.
 func (s *store) connect(ctx context.Context, path string) error {
-	db, err := sql.Open("sqlite", dsn(path, nil))
+	db, err := sql.Open("sqlite", dsn(path, "rw"))
 	if err != nil {
 		return err
 	}
@@ -182,7 +187,7 @@ func (l *Ledger) identify(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if l.opening.Fresh = version == 0; l.opening.Fresh && l.o.Jobs {
+	if l.opening.Fresh = version == 0; l.opening.Fresh && l.o.JobsExist {
 		return ErrFresh
 	}
 	for _, p := range writerPragmas() {
@@ -221,12 +226,13 @@ func (l *Ledger) identify(ctx context.Context, path string) error {
 
 // identify returns the version of the schema; 0: an empty file.
 func identify(ctx context.Context, db querier, newest int) (version int, err error) {
-	var application, tables int
-	for q, into := range map[string]*int{"PRAGMA application_id": &application, "PRAGMA user_version": &version, "SELECT COUNT(*) FROM sqlite_schema": &tables} {
-		if *into, err = only(query(ctx, db, scanInt, q)); err != nil {
-			return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
+	var found [3]int64
+	for i, q := range [...]string{"PRAGMA application_id", "PRAGMA user_version", "SELECT COUNT(*) FROM sqlite_schema"} {
+		if found[i], err = only(query(ctx, db, scanInt, q)); err != nil {
+			return 0, err
 		}
 	}
+	application, version, tables := found[0], int(found[1]), found[2]
 	switch {
 	case application == 0 && version == 0 && tables == 0:
 		return 0, nil
@@ -238,12 +244,17 @@ func identify(ctx context.Context, db querier, newest int) (version int, err err
 	return version, nil
 }
 
+// set sets a pragma and reads it back: SQLite ignores what it does not know.
 func (p pragma) set(ctx context.Context, db querier) error {
 	if _, err := query(ctx, db, scanText, "PRAGMA "+p.name+" = "+p.value); err != nil {
 		return err
 	}
+	return p.check(ctx, db)
+}
+
+func (p pragma) check(ctx context.Context, db querier) error {
 	got, err := query(ctx, db, scanText, "PRAGMA "+p.name)
-	if err == nil && (len(got) != 1 || got[0] != p.reads) {
+	if err == nil && !slices.Equal(got, []string{p.reads}) {
 		err = fmt.Errorf("pragma %s reads %q, not %q", p.name, got, p.reads)
 	}
 	return err
@@ -285,21 +296,8 @@ func (s *store) redirty(wal string) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 1<<20)
-	for at := int64(0); ; {
-		n, err := f.ReadAt(buf, at)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return errors.Join(err, f.Close())
-		}
-		if n == 0 {
-			break
-		}
-		if _, err := f.WriteAt(buf[:n], at); err != nil {
-			return errors.Join(err, f.Close())
-		}
-		at += int64(n)
-	}
-	return errors.Join(f.Sync(), f.Close())
+	_, err = io.Copy(io.NewOffsetWriter(f, 0), io.NewSectionReader(f, 0, math.MaxInt64)) // 32 KiB at a time
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // check has SQLite look at the whole file, then moves the log into it. A reader in the way is only worth a warning.
@@ -333,10 +331,11 @@ func (l *Ledger) verifyOpen(ctx context.Context) (map[string]audit.Order, error)
 	if err != nil {
 		return nil, err
 	}
-	from, err := l.last(ctx)
+	head, err := l.Head(ctx)
 	if err != nil {
 		return nil, err
 	}
+	from := head.Seq
 	known := map[string]audit.Order{}
 	for _, j := range open {
 		from = min(from, j.FirstSeq)

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -52,7 +53,13 @@ type Query struct {
 // Record is a stored event and the hash of its predecessor.
 type Record struct {
 	audit.Row
-	Prev []byte
+	Prev   []byte
+	HasJob bool // there is a row of its job
+}
+
+// Line returns the record as one line of JSON without its end: the body, and members prevhash and hash in hex.
+func (r Record) Line() []byte {
+	return fmt.Appendf(bytes.TrimSuffix(r.Body, []byte("}")), `,"prevhash":"%x","hash":"%x"}`, r.Prev, r.Hash)
 }
 
 // OpenReader opens the ledger in a state directory for reading alone, also while another process owns it.
@@ -63,7 +70,7 @@ func OpenReader(dir string) (*Reader, error) {
 	}
 	r := &Reader{path: path}
 	var err error
-	if r.db, err = sql.Open("sqlite", dsn(path, readerPragmas())); err != nil {
+	if r.db, err = sql.Open("sqlite", dsn(path, "ro", readerPragmas()...)); err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
 	r.db.SetMaxOpenConns(4)
@@ -71,13 +78,16 @@ func OpenReader(dir string) (*Reader, error) {
 	if _, err := identify(context.Background(), r.db, 1+len(migrations())); err != nil {
 		return nil, errors.Join(err, r.db.Close())
 	}
+	for _, p := range readerPragmas() {
+		if err := p.check(context.Background(), r.db); err != nil {
+			return nil, errors.Join(err, r.db.Close())
+		}
+	}
 	return r, nil
 }
 
 // Close ends the reads. It may be called while they run: they fail.
 func (r *Reader) Close() error { return r.db.Close() }
-
-const jobColumns = `SELECT id, session, tool, principal, phase, doc, first_seq, created_at, updated_at, settled_at, retired_at FROM jobs WHERE `
 
 // OpenJobs returns the jobs that are not settled, by id: what recovery has to decide.
 func (r *Reader) OpenJobs(ctx context.Context) ([]Job, error) {
@@ -91,7 +101,7 @@ func (r *Reader) Unretired(ctx context.Context) ([]Job, error) {
 
 func (r *Reader) jobs(ctx context.Context, where string) (all []Job, err error) {
 	for after := ""; ; after = all[len(all)-1].ID {
-		page, err := query(ctx, r.db, scanJob, jobColumns+where+"id > ? ORDER BY id LIMIT ?", after, pageSize)
+		page, err := query(ctx, r.db, scanJob, sqlJobs+where+"id > ? ORDER BY id LIMIT ?", after, pageSize)
 		all = append(all, page...)
 		if err != nil || len(page) < pageSize {
 			return all, err
@@ -101,25 +111,32 @@ func (r *Reader) jobs(ctx context.Context, where string) (all []Job, err error) 
 
 // Job returns one job, or an error that wraps [ErrNotFound].
 func (r *Reader) Job(ctx context.Context, id string) (Job, error) {
-	return only(query(ctx, r.db, scanJob, jobColumns+"id = ?", id))
+	return only(query(ctx, r.db, scanJob, sqlJobs+"id = ?", id))
 }
-
-const sessionColumns = `SELECT id, owner, name, generation, job, state, created_at, updated_at, destroyed_at FROM sessions WHERE `
 
 // Session returns a session, also a destroyed one, or an error that wraps [ErrNotFound].
 func (r *Reader) Session(ctx context.Context, id string) (Session, error) {
-	return only(query(ctx, r.db, scanSession, sessionColumns+"id = ?", id))
+	return only(query(ctx, r.db, scanSession, sqlSessions+"id = ?", id))
 }
 
 // SessionByName returns an owner's session that is not destroyed, or an error that wraps [ErrNotFound].
 func (r *Reader) SessionByName(ctx context.Context, owner, name string) (Session, error) {
-	return only(query(ctx, r.db, scanSession, sessionColumns+"owner = ? AND name = ? AND destroyed_at IS NULL", owner, name))
+	return only(query(ctx, r.db, scanSession, sqlSessions+"owner = ? AND name = ? AND destroyed_at IS NULL", owner, name))
 }
 
 // Sessions returns at most limit of an owner's sessions that are not destroyed, by id, behind after.
 func (r *Reader) Sessions(ctx context.Context, owner, after string, limit int) ([]Session, error) {
-	return query(ctx, r.db, scanSession, sessionColumns+"owner = ? AND destroyed_at IS NULL AND id > ? ORDER BY id LIMIT ?",
+	return query(ctx, r.db, scanSession, sqlSessions+"owner = ? AND destroyed_at IS NULL AND id > ? ORDER BY id LIMIT ?",
 		owner, after, min(limit, pageSize))
+}
+
+// Head returns the number and hash of the newest event; the zero value: none.
+func (r *Reader) Head(ctx context.Context) (audit.Head, error) {
+	head, err := only(query(ctx, r.db, func(rows *sql.Rows, h *audit.Head) error { return rows.Scan(&h.Seq, &h.Hash) }, sqlHead))
+	if errors.Is(err, ErrNotFound) {
+		err = nil
+	}
+	return head, err
 }
 
 // Agent returns what SetAgent kept; empty if nothing.
@@ -194,9 +211,6 @@ func (r *Reader) page(ctx context.Context, q Query) ([]Record, error) {
 	return query(ctx, r.db, scanRecord, sqlEvents+where+" ORDER BY seq LIMIT ?", append(args, pageSize)...)
 }
 
-const sqlEvents = `SELECT seq, COALESCE(job, ''), COALESCE(session, ''), kind, COALESCE(tool, ''), COALESCE(principal, ''), at, body, hash,
-  (SELECT p.hash FROM events p WHERE p.seq = events.seq - 1) FROM events WHERE `
-
 // query collects the rows of one statement.
 func query[T any](ctx context.Context, db querier, scan func(*sql.Rows, *T) error, q string, args ...any) (all []T, err error) {
 	rows, err := db.QueryContext(ctx, q, args...)
@@ -233,7 +247,9 @@ func only[T any](all []T, err error) (T, error) {
 	return all[0], nil
 }
 
-func scanInt(rows *sql.Rows, n *int) error { return rows.Scan(n) }
+func scanInt(rows *sql.Rows, n *int64) error { return rows.Scan(n) }
+
+func scanBytes(rows *sql.Rows, b *[]byte) error { return rows.Scan(b) }
 
 func scanText(rows *sql.Rows, s *string) error { return rows.Scan(s) }
 
@@ -254,7 +270,7 @@ func scanSession(rows *sql.Rows, s *Session) error {
 }
 
 func scanRecord(rows *sql.Rows, r *Record) error {
-	return rows.Scan(&r.Seq, &r.Job, &r.Session, &r.Kind, &r.Tool, &r.Principal, &r.At, &r.Body, &r.Hash, &r.Prev)
+	return rows.Scan(&r.Seq, &r.Job, &r.Session, &r.Kind, &r.Tool, &r.Principal, &r.At, &r.Body, &r.Hash, &r.Prev, &r.HasJob)
 }
 
 // stamped scans nanoseconds since the epoch, or NULL as the zero time.

@@ -74,8 +74,20 @@ const (
 	sqlInsert    = `INSERT INTO sessions (id, owner, name, generation, job, state, created_at, updated_at) VALUES (?, ?, ?, 1, ?, ?, ?, ?)`
 	sqlUpdate    = `UPDATE sessions SET generation = generation + 1, job = ?, state = ?, updated_at = ?, destroyed_at = ? WHERE id = ? AND generation = ? AND destroyed_at IS NULL`
 
-	sqlPruneHash   = `SELECT hash FROM events WHERE seq = ?`
 	sqlPruneJobs   = `DELETE FROM jobs WHERE retired_at IS NOT NULL AND id IN (SELECT job FROM events WHERE seq <= ?) AND NOT EXISTS (SELECT 1 FROM events e WHERE e.job = jobs.id AND e.seq > ?)`
 	sqlPruneEvents = `DELETE FROM events WHERE seq <= ?`
 	sqlPruneTombs  = `DELETE FROM sessions WHERE destroyed_at < ?`
+)
+
+// Read, in part with conditions behind.
+const (
+	sqlJobs     = `SELECT id, session, tool, principal, phase, doc, first_seq, created_at, updated_at, settled_at, retired_at FROM jobs WHERE `
+	sqlSessions = `SELECT id, owner, name, generation, job, state, created_at, updated_at, destroyed_at FROM sessions WHERE `
+	sqlEvents   = `SELECT seq, COALESCE(job, ''), COALESCE(session, ''), kind, COALESCE(tool, ''), COALESCE(principal, ''), at, body, hash, (SELECT p.hash FROM events p WHERE p.seq = events.seq - 1), EXISTS (SELECT 1 FROM jobs WHERE id = events.job) FROM events WHERE `
+	sqlHashOf   = `SELECT hash FROM events WHERE seq = ?`
+	sqlPhases   = `SELECT id, phase, first_seq, (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'commit'), (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'rollback') FROM jobs WHERE id > ? ORDER BY id LIMIT ?`
+	sqlClaims   = `SELECT id, job, generation, state, (SELECT body FROM events e WHERE e.session = sessions.id AND e.kind = 'commit' ORDER BY seq DESC LIMIT 1) FROM sessions WHERE id > ? ORDER BY id LIMIT ?`
+	sqlPrunable = `SELECT seq, at, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?`
+	sqlFloor    = `SELECT COALESCE(MIN(first_seq), 9223372036854775807) FROM jobs WHERE retired_at IS NULL`
+	sqlTombs    = `SELECT COUNT(*) FROM sessions WHERE destroyed_at < ?`
 )

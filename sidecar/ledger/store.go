@@ -90,8 +90,9 @@ func (s *store) apply(op batch.Op) error {
 			return fmt.Errorf("%w: %w", batch.ErrRefused, err)
 		}
 		s.head = s.head.Next(body)
-		if _, err := s.exec(sqlEvent, s.head.Seq, null(e.Job), null(e.Session), string(e.Kind), null(e.Tool), null(e.Principal),
-			e.At.UnixNano(), string(body), s.head.Hash); err != nil {
+		_, err = s.exec(sqlEvent, s.head.Seq, null(e.Job), null(e.Session), string(e.Kind), null(e.Tool), null(e.Principal),
+			e.At.UnixNano(), string(body), s.head.Hash)
+		if err != nil {
 			return err
 		}
 	}
@@ -176,8 +177,10 @@ func (s *store) at(point string) error {
 // Primary result codes of SQLite (https://sqlite.org/rescode.html).
 const (
 	codeBusy       = 5
+	codeCorrupt    = 11
 	codeFull       = 13
 	codeConstraint = 19
+	codeNotADB     = 26
 )
 
 // code returns SQLite's primary result code in err, or -1.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,80 +16,198 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
-// last returns the number of the newest event, 0 if there is none.
-func (r *Reader) last(ctx context.Context) (int64, error) {
-	seq, err := query(ctx, r.db, scanInt64, `SELECT seq FROM events ORDER BY seq DESC LIMIT 1`)
-	if err != nil || len(seq) == 0 {
-		return 0, err
-	}
-	return seq[0], nil
+// Report is what Verify looked at. Head is for anchoring elsewhere.
+type Report struct {
+	Head                   audit.Head
+	Events, Jobs, Sessions int64
 }
 
-// verifier returns one that starts behind event from, which pruning may have removed.
+// Verify checks everything that the ledger says about itself, in memory that does not grow with it: the chain and
+// legal orders of the events that are kept; phase committed exactly where there is one commit event, and likewise
+// rolled_back; each session's generation and state as its last commit says. It returns the first fault as an
+// *[audit.Fault]. It may run beside the writer.
+func (r *Reader) Verify(ctx context.Context) (Report, error) {
+	for {
+		before, err := r.pruned(ctx)
+		if err != nil {
+			return Report{}, err
+		}
+		report, err := r.verify(ctx, before)
+		after, errAfter := r.pruned(ctx)
+		if err == nil || errAfter != nil || after.Seq == before.Seq { // else events went while we read
+			return report, errors.Join(err, errAfter)
+		}
+	}
+}
+
+func (r *Reader) verify(ctx context.Context, pruned audit.Head) (report Report, err error) {
+	v, err := r.verifier(ctx, pruned.Seq)
+	if err != nil {
+		return report, err
+	}
+	err = r.Events(ctx, Query{After: pruned.Seq}, func(rec Record) error {
+		e, err := v.Add(rec.Row)
+		if err == nil && e.Kind == audit.Commit && e.N > 2 && !rec.HasJob {
+			err = &audit.Fault{Seq: e.Seq, Job: e.Job, Reason: "the row of the job is gone"}
+		}
+		report.Events++
+		return err
+	})
+	report.Head = v.Head()
+	if err != nil {
+		return report, err
+	}
+	if report.Jobs, err = pages(ctx, r, scanPhase, sqlPhases, func(p phase) (string, error) {
+		want := phase{p.id, p.phase, p.firstSeq, 0, 0}
+		if p.phase == txn.Committed {
+			want.commits = 1
+		}
+		if p.phase == txn.RolledBack {
+			want.rollbacks = 1
+		}
+		if p != want && p.firstSeq > pruned.Seq {
+			return p.id, &audit.Fault{Seq: p.firstSeq, Job: p.id, Reason: fmt.Sprintf("phase %s, but %d commit and %d rollback events", p.phase, p.commits, p.rollbacks)}
+		}
+		return p.id, nil
+	}); err != nil {
+		return report, err
+	}
+	report.Sessions, err = pages(ctx, r, scanClaim, sqlClaims, func(c claim) (string, error) {
+		if reason := c.fault(pruned.Seq > 0); reason != "" {
+			return c.id, &audit.Fault{Job: c.job, Reason: fmt.Sprintf("session %q: %s", c.id, reason)}
+		}
+		return c.id, nil
+	})
+	return report, err
+}
+
+// pages calls fn with each row of a query that takes the last id and a limit; fn returns the row's id.
+func pages[T any](ctx context.Context, r *Reader, scan func(*sql.Rows, *T) error, q string, fn func(T) (id string, err error)) (n int64, err error) {
+	const size = 100 // rows with a state each
+	for after := ""; ; {
+		page, err := query(ctx, r.db, scan, q, after, size)
+		if err != nil {
+			return n, err
+		}
+		for _, t := range page {
+			if after, err = fn(t); err != nil {
+				return n, err
+			}
+			n++
+		}
+		if len(page) < size {
+			return n, nil
+		}
+	}
+}
+
+type phase struct {
+	id                 string
+	phase              txn.Phase
+	firstSeq           int64
+	commits, rollbacks int
+}
+
+func scanPhase(rows *sql.Rows, p *phase) error {
+	return rows.Scan(&p.id, &p.phase, &p.firstSeq, &p.commits, &p.rollbacks)
+}
+
+// claim is a session and the body of its last commit event, nil if there is none.
+type claim struct {
+	id, job     string
+	generation  int64
+	state, body []byte
+}
+
+func scanClaim(rows *sql.Rows, c *claim) error {
+	return rows.Scan(&c.id, &c.job, &c.generation, &c.state, &c.body)
+}
+
+func (c claim) fault(pruned bool) string {
+	if c.body == nil {
+		if pruned {
+			return ""
+		}
+		return "no event committed it"
+	}
+	e, err := audit.Decode(c.body)
+	if err != nil {
+		return err.Error()
+	}
+	if gen := json.Number(strconv.FormatInt(c.generation, 10)); e.Data["new_gen"] != gen || e.Job != c.job {
+		return fmt.Sprintf("generation %s of job %q, its last commit says %v of %q", gen, c.job, e.Data["new_gen"], e.Job)
+	}
+	if e.Data["state_sha256"] != session.Digest(c.state) {
+		return "its state is not the one that was committed"
+	}
+	return ""
+}
+
+// verifier returns one that starts behind event from.
 func (r *Reader) verifier(ctx context.Context, from int64) (*audit.Verifier, error) {
-	pruned, err := r.pruned(ctx)
+	head, err := r.pruned(ctx)
 	if err != nil {
 		return nil, err
 	}
-	head := audit.Head{Seq: max(from, 0)}
-	switch {
-	case head.Seq <= pruned.Seq:
-		head = pruned
-	default:
-		if head.Hash, err = only(query(ctx, r.db, scanBytes, `SELECT hash FROM events WHERE seq = ?`, head.Seq)); err != nil {
-			return nil, fmt.Errorf("event %d: %w", head.Seq, err)
+	if from > head.Seq {
+		head.Seq = from
+		if head.Hash, err = only(query(ctx, r.db, scanBytes, sqlHashOf, from)); err != nil {
+			return nil, fmt.Errorf("event %d: %w", from, err)
 		}
 	}
-	return audit.NewVerifier(head, func(e audit.Entry) (audit.Order, error) { return r.order(ctx, e) }), nil
+	return audit.NewVerifier(head, func(e audit.Entry) (audit.Order, error) {
+		o, err := r.order(ctx, e.Job, e.Seq)
+		if o.N != e.N-1 && head.Seq > 0 {
+			o = audit.Unknown(e.N - 1) // its first events were pruned
+		}
+		return o, err
+	}), nil
 }
 
-// order replays the order of an entry's job up to that entry. If its first events were pruned it is unknown.
-func (r *Reader) order(ctx context.Context, e audit.Entry) (audit.Order, error) {
-	kinds, err := query(ctx, r.db, scanText, `SELECT kind FROM events WHERE job = ? AND seq < ? ORDER BY seq`, e.Job, e.Seq)
-	if err != nil {
-		return audit.Order{}, err
-	}
-	pruned, err := r.pruned(ctx)
-	if err != nil {
-		return audit.Order{}, err
-	}
-	if pruned.Seq > 0 && len(kinds) != e.N-1 {
-		return audit.Unknown(e.N - 1), nil
-	}
-	o := audit.Order{}
+// order replays what a job's events below before say.
+func (r *Reader) order(ctx context.Context, job string, before int64) (o audit.Order, err error) {
+	kinds, err := query(ctx, r.db, scanText, `SELECT kind FROM events WHERE job = ? AND seq < ? ORDER BY seq`, job, before)
 	for _, k := range kinds {
-		if o, err = o.Next(audit.Kind(k)); err != nil {
-			return o, err
+		if err == nil {
+			o, err = o.Next(audit.Kind(k))
 		}
 	}
-	return o, nil
+	if errors.Is(err, audit.ErrOrder) {
+		return audit.Unknown(len(kinds)), nil // its first events were pruned
+	}
+	return o, err
 }
 
-func (r *Reader) pruned(ctx context.Context) (audit.Head, error) {
+// pruned returns the newest event that pruning removed; the zero Head: none.
+func (r *Reader) pruned(ctx context.Context) (head audit.Head, err error) {
 	seq, err := r.meta(ctx, "pruned_seq")
 	if err != nil {
-		return audit.Head{}, err
+		return head, err
 	}
 	hash, err := r.meta(ctx, "pruned_hash")
 	if err != nil {
-		return audit.Head{}, err
+		return head, err
 	}
-	var head audit.Head
-	if head.Seq, err = strconv.ParseInt(seq, 10, 64); err != nil {
-		return head, fmt.Errorf("pruned_seq: %w", err)
+	if head.Seq, err = strconv.ParseInt(seq, 10, 64); err == nil && hash != "" {
+		head.Hash, err = hex.DecodeString(hash)
 	}
-	if head.Hash, err = hex.DecodeString(hash); err != nil {
-		return head, fmt.Errorf("pruned_hash: %w", err)
-	}
-	return head, nil
+	return head, err
 }
-func scanInt64(rows *sql.Rows, n *int64) error  { return rows.Scan(n) }
-func scanBytes(rows *sql.Rows, b *[]byte) error { return rows.Scan(b) }
 
-// backup writes a consistent copy to path, which must not exist; it is complete when nil is returned.
+// Backup writes a consistent copy of the ledger to path, which must not exist. It is whole and synced when nil is
+// returned; the writer goes on meanwhile. (VACUUM INTO is refused under query_only, hence a connection of its own.)
+func (r *Reader) Backup(ctx context.Context, path string) error {
+	db, err := sql.Open("sqlite", dsn(r.path, "ro"))
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	return errors.Join(backup(ctx, db, path), db.Close())
+}
+
 func backup(ctx context.Context, db interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
-}, path string) error {
+}, path string,
+) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // SQLite would make it readable by all
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
@@ -99,6 +218,3 @@ func backup(ctx context.Context, db interface {
 	}
 	return syncDir(filepath.Dir(path))
 }
-
-var _ = session.Digest
-var _ txn.Phase

@@ -1,0 +1,36 @@
+// Package batch decides which operations of the ledger go into one transaction and what becomes of each: group commit
+// as a core. Callers put operations, one writer calls Round in a loop, and while one COMMIT syncs the next batch
+// gathers. There is no goroutine, clock, context or I/O here: the store is a value that is handed in, the shell waits.
+//
+// # Guarantees
+//
+//   - Every ticket is answered exactly once, in the order of Put, and Durable only after a COMMIT that held its
+//     operation returned nil (G2, G3; TestFates).
+//   - An operation that is refused leaves its neighbours alone; a COMMIT that fails fails all of them (TestFates).
+//   - After a COMMIT whose fate is unknown no statement is sent any more (TestPoison).
+//   - Events are legal in apply order; an order that a failed transaction took back is taken back here too (TestOrders).
+//   - Sinks see durable events only, before the answer is given (TestSinks).
+//   - No put is forgotten by the channel that Round returns (TestWake). The queue is bounded (G7; TestBounds).
+//
+// # Not guaranteed
+//
+// That an operation can be withdrawn: put the opposite behind it.
+//
+// # Concurrency
+//
+// Put, Flush, Close, Poison and the methods of a Ticket may be called at once; Round by one goroutine. No lock is held
+// while the store or a sink runs.
+//
+// # Failure
+//
+// Put: ErrFull, ErrPoisoned, ErrClosed; nothing was done. A ticket: Refused, Absent and Unknown, with Err.
+//
+// # Testing
+//
+// With a scripted Store. Under the tag edamodel each guard can be switched off.
+//
+// # Sources
+//
+// DeWitt and others, "Implementation Techniques for Main Memory Database Systems", SIGMOD 1984 (group commit);
+// Rebello and others, "Can Applications Recover from fsync Failures?", USENIX ATC 2020.
+package batch
