@@ -1,12 +1,14 @@
-package cgroup
+package cgroup_test
 
 import (
 	"os"
 	"testing"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/cgroup/cgrouptest"
 )
 
 func TestMain(m *testing.M) {
-	Child()
-	villain()
+	cgroup.Prepare(cgrouptest.Invariant)
 	os.Exit(m.Run())
 }

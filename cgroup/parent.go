@@ -105,15 +105,19 @@ type Parent struct {
 // directory, and starts, kills, proves and removes a probe. Errors are *UnavailableError, with every reason found.
 // Only one Parent of a process may have a reaper. The caller holds the workspace's owner lock.
 func Open(ctx context.Context, o Options) (*Parent, error) {
-	p := &Parent{o: o, slots: make(chan struct{}, 8),
-		groups: map[*Group]struct{}{}, removing: map[*Group]time.Time{}}
-	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	p := newParent(ctx, o)
 	reasons := p.open(ctx)
 	if len(reasons) > 0 {
 		_ = p.Close(ctx) // the reasons tell more
 		return nil, &UnavailableError{reasons}
 	}
 	return p, nil
+}
+
+func newParent(ctx context.Context, o Options) *Parent {
+	p := &Parent{o: o, slots: make(chan struct{}, 8), groups: map[*Group]struct{}{}, removing: map[*Group]time.Time{}}
+	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return p
 }
 
 // open runs the steps of Open and returns what stands in the way. What it learned is in p.caps also then.
