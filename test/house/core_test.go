@@ -1,9 +1,11 @@
 package house
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -111,59 +113,41 @@ func lastName(e ast.Expr) string {
 	return ""
 }
 
-// checkMutants wants the same guards in both mutant files of a core, as constants that are false and as variables that are
-// bool, and each of them in a condition of the product and in a test that takes it away.
+// guardLine matches what a file of mutants may hold, by its name: constants that are false, or variables that are bool.
+var guardLine = map[string]*regexp.Regexp{
+	"mutants_off.go": regexp.MustCompile(`^(?:(?://.*|package \w+|const \(|\)|)|(?:\t|const )(\w+)\s+= false(?: //.*)?)$`),
+	"mutants_on.go":  regexp.MustCompile(`^(?:(?://.*|package \w+|var \(|\)|)|(?:\t|var )(\w+)\s+bool(?:\s+//.*)?)$`),
+}
+
+// checkMutants wants the same guards in both mutant files of a core, each of them in a condition of the product, and in a
+// test, of the build that has mutants, that takes it away.
 func checkMutants(files []*source) (findings []string) {
-	off, on := map[string]bool{}, map[string]bool{}
-	uses, controls := map[string]int{}, map[string]int{}
+	guards := map[string]int{} // name to the number of mutant files that have it
+	product, tests := "", ""
 	for _, s := range files {
-		base := path.Base(s.path)
-		if base != "mutants_off.go" && base != "mutants_on.go" {
-			count := func(n ast.Node, in map[string]int) {
-				ast.Inspect(n, func(n ast.Node) bool {
-					if id, ok := n.(*ast.Ident); ok {
-						in[id.Name]++
-					}
-					return true
-				})
-			}
-			if s.test() && s.needsTag("edamodel") {
-				count(s.syntax, controls)
-			}
-			ast.Inspect(s.syntax, func(n ast.Node) bool {
-				if branch, ok := n.(*ast.IfStmt); ok && !s.test() {
-					count(branch.Cond, uses)
-				}
-				return true
-			})
-			continue
-		}
-		for _, decl := range s.syntax.Decls {
-			d, ok := decl.(*ast.GenDecl)
-			if !ok {
-				findings = append(findings, s.at(decl, "more than guards"))
-				continue
-			}
-			for _, spec := range d.Specs {
-				v, ok := spec.(*ast.ValueSpec)
-				switch {
-				case ok && base == "mutants_off.go" && d.Tok == token.CONST && len(v.Names) == 1 && len(v.Values) == 1 && lastName(v.Values[0]) == "false":
-					off[v.Names[0].Name] = true
-				case ok && base == "mutants_on.go" && d.Tok == token.VAR && len(v.Names) == 1 && v.Type != nil && lastName(v.Type) == "bool" && len(v.Values) == 0:
-					on[v.Names[0].Name] = true
-				default:
-					findings = append(findings, s.at(spec, "want only constants that are false in mutants_off.go, only bool variables in mutants_on.go"))
+		allowed := guardLine[path.Base(s.path)]
+		switch {
+		case allowed == nil && !s.test():
+			product += s.text
+		case allowed == nil && s.needsTag("edamodel"):
+			tests += s.text
+		case allowed != nil:
+			for i, line := range strings.Split(s.text, "\n") {
+				if m := allowed.FindStringSubmatch(line); m == nil {
+					findings = append(findings, fmt.Sprintf("%s:%d: want constants that are false in mutants_off.go, bool variables in mutants_on.go, and no more", s.path, i+1))
+				} else if m[1] != "" {
+					guards[m[1]]++
 				}
 			}
 		}
 	}
-	for name := range off {
-		if !on[name] || uses[name] == 0 || controls[name] == 0 {
+	for name, n := range guards {
+		if n != 2 || !regexp.MustCompile(`\bif .*\b`+name+`\b`).MatchString(product) || !regexp.MustCompile(`\b`+name+`\b`).MatchString(tests) {
 			findings = append(findings, name+": a guard must be in both mutant files, in a condition, and in a test that takes it away")
 		}
 	}
-	if len(off) != len(on) || len(off) == 0 {
-		findings = append(findings, "the mutant files do not name the same guards, or none")
+	if len(guards) == 0 {
+		findings = append(findings, "a core without a guard that a test takes away")
 	}
 	return findings
 }
@@ -211,8 +195,9 @@ func TestCoreControls(t *testing.T) {
 		{"good", off, on, use, caught, ""},
 		{"true", "package x\nconst skip = true", on, use, caught, "constants that are false"},
 		{"not_bool", off, "package x\nvar skip int", use, caught, "bool variables"},
-		{"missing", off, "package x", use, caught, "do not name the same"},
-		{"function", off + "\nfunc g() {}", on, use, caught, "more than guards"},
+		{"missing", off, "package x", use, caught, "in both mutant files"},
+		{"function", off + "\nfunc g() {}", on, use, caught, "and no more"},
+		{"none", "package x", "package x", use, caught, "a core without"},
 		{"unused", off, on, "package x\nfunc f() {}", caught, "in a condition"},
 		{"no_control", off, on, use, "//go:build edamodel\n\npackage x", "takes it away"},
 		{"control_never_built", off, on, use, "package x\nvar p = &skip", "takes it away"},
