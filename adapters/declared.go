@@ -177,6 +177,9 @@ func (b *declaration) build() *Tool {
 		Name: b.Name, Title: b.Title, Doc: b.Doc, Trust: b.Trust, State: b.State.Keys, StateFiles: len(b.State.Keys) > 0,
 		Network: b.Network || b.Seats.Name != "", Seats: b.Seats.Name, PassEnv: b.Env.Pass, Programs: []Program{b.program()}, Limits: b.limits(),
 	}
+	if t.Doc == "" {
+		t.Doc = "Runs " + b.Program.Name + ", as the configuration declares."
+	}
 	b.params = map[string]Param{}
 	for i, d := range b.Params {
 		p := d.param()
@@ -189,9 +192,13 @@ func (b *declaration) build() *Tool {
 				b.bad("name: "+p.Name, "params[%d].default: %v", i, err)
 			}
 		}
-		t.Params, b.params[p.Name] = append(t.Params, p), p
+		p.Required = p.Required || p.List && p.Min > 0
+		b.params[p.Name] = p
 	}
-	t.Plan = b.plan()
+	t.Plan = b.plan() // finds out what a call cannot leave out
+	for _, d := range b.Params {
+		t.Params = append(t.Params, b.params[d.Name])
+	}
 	rules := b.rules()
 	t.Data, t.Parse, t.LogIsEvidence = rules.schema(), rules.parse, len(rules.verdict) > 0
 	for _, err := range t.wellFormed() {
@@ -295,7 +302,7 @@ func (b *declaration) pattern(key, text string) *regexp.Regexp {
 // placeholder is {{param}}, or {{param...}} for all elements of a list.
 func placeholder() *regexp.Regexp { return regexp.MustCompile(`\{\{([a-z][a-z0-9_]*)(\.\.\.)?\}\}`) }
 
-// checkText checks the placeholders of one text: the parameter exists, its list is spread, and it has a value (given says which has).
+// checkText checks the placeholders of one text. A parameter that has no default and is used without a when of its own (given) is required.
 func (b *declaration) checkText(near, where, text, given string) {
 	for _, m := range placeholder().FindAllStringSubmatch(text, -1) {
 		p, ok := b.params[m[1]]
@@ -304,8 +311,9 @@ func (b *declaration) checkText(near, where, text, given string) {
 			b.bad(m[0], "%s: %s names no parameter", where, m[0])
 		case p.List != (m[2] != ""):
 			b.bad(m[0], "%s: %s: a list is written {{%s...}}, and nothing else is", where, m[0], p.Name)
-		case !p.List && !p.Required && p.Default == nil && given != p.Name:
-			b.bad(m[0], "%s: %s may have no value: make it required, give it a default, or put it into {arg, when: %s}", where, m[0], p.Name)
+		case !p.List && p.Default == nil && given != p.Name:
+			p.Required = true
+			b.params[p.Name] = p
 		}
 	}
 }

@@ -28,8 +28,8 @@ func NewMapper(a Args, jobDir, workspace string) *Mapper {
 		m.rules = append(m.rules, rule{slot, o.Target, false}, rule{jobDir + "/" + jobPath(slot), o.Target, false})
 	}
 	m.rules = append(m.rules,
-		rule{jobDir + "/work/", "", true}, rule{jobDir + "/work", ".", false},
-		rule{workspace + "/", "", true}, rule{workspace, ".", false})
+		rule{jobDir + "/work/", "", true}, rule{jobDir + "/work/", ".", false}, rule{jobDir + "/work", ".", false},
+		rule{workspace + "/", "", true}, rule{workspace + "/", ".", false}, rule{workspace, ".", false})
 	slices.SortStableFunc(m.rules, func(a, b rule) int { return len(b.from) - len(a.from) })
 	m.hold = len(m.rules[0].from)
 	return m
@@ -94,36 +94,35 @@ func (m *Mapper) rewrite(out, in []byte, from int, end bool) ([]byte, int) {
 	if !end {
 		stop = max(len(in)-m.hold-2, from) // a name, and two bytes that decide whether it ends there
 	}
-	for from < stop {
-		i := m.candidate(in[from:])
-		if i < 0 || from+i >= stop {
+	slot, abs := from-1, from-1 // where the next name may begin, by its first bytes
+	for {
+		slot, abs = next(in, "../s", from, slot), next(in, m.workspace, from, abs)
+		at := min(slot, abs)
+		if at >= stop {
 			break
 		}
-		at := from + i
 		out = append(out, in[from:at]...)
-		from = at
 		if r, ok := m.match(in, at); ok {
-			out = append(out, r.to...)
-			from += len(r.from)
-			continue
+			out, from = append(out, r.to...), at+len(r.from)
+		} else {
+			out, from = append(out, in[at]), at+1
 		}
-		out = append(out, in[from])
-		from++
 	}
 	if from < stop {
-		out = append(out, in[from:stop]...)
-		from = stop
+		out, from = append(out, in[from:stop]...), stop
 	}
 	return out, from
 }
 
-// candidate returns where the next name may begin, or -1.
-func (m *Mapper) candidate(in []byte) int {
-	slot, abs := bytes.Index(in, []byte("../s")), bytes.Index(in, []byte(m.workspace))
-	if slot < 0 || abs >= 0 && abs < slot {
-		return abs
+// next returns the first place of text at or after from: known, if that is not behind; len(in) if there is none.
+func next(in []byte, text string, from, known int) int {
+	if known >= from {
+		return known
 	}
-	return slot
+	if i := bytes.Index(in[from:], []byte(text)); i >= 0 {
+		return from + i
+	}
+	return len(in)
 }
 
 func (m *Mapper) match(in []byte, at int) (rule, bool) {
@@ -131,7 +130,7 @@ func (m *Mapper) match(in []byte, at int) (rule, bool) {
 		return rule{}, false
 	}
 	for _, r := range m.rules {
-		if bytes.HasPrefix(in[at:], []byte(r.from)) && (r.prefix || ends(in[at+len(r.from):])) {
+		if bytes.HasPrefix(in[at:], []byte(r.from)) && r.prefix != ends(in[at+len(r.from):]) {
 			return r, true
 		}
 	}
