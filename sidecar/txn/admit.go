@@ -274,7 +274,7 @@ func (a *Admission) Notes() []string { return a.notes }
 func (a *Admission) Close() {
 	for p, d := range a.dirs {
 		if p != "" {
-			_ = d.h.Close() // opened for reading
+			shut(d.h)
 		}
 	}
 	a.dirs = nil

@@ -27,17 +27,16 @@ type BeginOptions struct {
 // Txn is the transaction of one job: its directory, and the way of its outputs to their targets. Steps are called in the
 // order of the protocol, by one goroutine.
 type Txn struct {
-	w        *Workspace
-	j        *Journal
-	a        *Admission // nil for a read
-	o        BeginOptions
-	name     string         // of the directory in jobs/
-	dir      durable.Handle // jobs/<name>
-	log      *os.File
-	outs     []*output           // one an output, from Inspect on
-	made     map[string]*openDir // parents that Exchange created
-	parents  map[string]*openDir // by path: every directory that Exchange changed
-	finished bool
+	w       *Workspace
+	j       *Journal
+	a       *Admission // nil for a read
+	o       BeginOptions
+	name    string         // of the directory in jobs/
+	dir     durable.Handle // jobs/<name>
+	log     *os.File
+	outs    []*output           // one an output, from Inspect on
+	made    map[string]*openDir // parents that Exchange created
+	parents map[string]*openDir // by path: every directory that Exchange changed
 }
 
 // Begin makes jobs/<job> with s<i>, work, tmp, log and recovery.json. j is the journal as the ledger has it; a nil
@@ -58,7 +57,7 @@ func (w *Workspace) Begin(j *Journal, a *Admission, o BeginOptions) (_ *Txn, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(op("begin", j.Job, err), t.Close(), w.remove(at))
+			err = errors.Join(op("begin", j.Job, err), t.Close(), w.remove(at, maxDepth))
 		}
 	}()
 	if t.dir, err = w.fs.OpenDir("txn.begin.open", at); err != nil {
@@ -87,7 +86,7 @@ func (t *Txn) layout() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tmp.Close() }() // opened for reading
+	defer shut(tmp)
 	if err := t.w.mkdir(durable.Name{Dir: tmp, Name: "home"}, 0o700, t.w.o.ToolUID, t.w.o.ToolGID); err != nil {
 		return err
 	}
@@ -95,7 +94,7 @@ func (t *Txn) layout() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = work.Close() }() // opened for reading
+	defer shut(work)
 	for _, name := range t.o.Links {
 		if p, why := parsePath(name); why != "" || len(p) != 1 {
 			return &Error{Op: "link", Path: name, Why: cmp.Or(why, "is not one component"), Err: ErrInvalidPath}
@@ -151,14 +150,23 @@ func (t *Txn) note(p Phase, pid int) error {
 	if err != nil {
 		return err
 	}
-	h, err := t.w.write(t.at(recoveryFile+".tmp"), b, 0o600)
+	return t.w.replace(t.at(recoveryFile), b, 0o600)
+}
+
+// replace writes a file of our own anew. It is not synced: a barrier, or nobody, needs it.
+func (w *Workspace) replace(at durable.Name, content []byte, mode uint32) error {
+	tmp := durable.Name{Dir: at.Dir, Name: at.Name + ".tmp"}
+	if err := w.fs.Unlink("txn.replace.unlink", tmp); err != nil && !absent(err) {
+		return err
+	}
+	h, err := w.write(tmp, content, mode)
 	if err != nil {
 		return err
 	}
 	if err := h.Close(); err != nil {
 		return err
 	}
-	return t.w.fs.Replace("txn.note.replace", t.at(recoveryFile+".tmp"), t.at(recoveryFile))
+	return w.fs.Replace("txn.replace.rename", tmp, at)
 }
 
 // Started notes the pid of the tool's leader in recovery.json.
@@ -214,7 +222,7 @@ func (t *Txn) StagedFS(proofs []cgroup.Empty) (fs.FS, error) {
 	if err := t.proven(proofs); err != nil {
 		return nil, err
 	}
-	return stagedFS{t.w, t.dir}, nil
+	return t.view(), nil
 }
 
 // Close releases the handles. The Admission is closed by whoever made it. It may be called twice.

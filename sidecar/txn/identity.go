@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -44,8 +45,9 @@ func fileID(st durable.Stat) FileID {
 
 func dirID(st durable.Stat) DirID { return DirID{Ino: st.Ino, Btime: st.Btime} }
 
-// identify says what is at a name. Of a tree, Size is the sum of its files, MtimeNS the latest in it.
-func (w *Workspace) identify(site durable.Site, at durable.Name) (FileID, error) {
+// identify says what is at a name. Of a tree, Size is the sum of its files, MtimeNS the latest in it. With known
+// identities only a tree that is one of them by inode is walked: of a foreign one nobody needs to know more.
+func (w *Workspace) identify(site durable.Site, at durable.Name, known ...FileID) (FileID, error) {
 	st, err := w.fs.Stat(site, at)
 	if absent(err) {
 		return FileID{}, nil
@@ -54,14 +56,14 @@ func (w *Workspace) identify(site durable.Site, at durable.Name) (FileID, error)
 		return FileID{}, err
 	}
 	id := fileID(st)
-	if st.Type != durable.Dir {
+	if st.Type != durable.Dir || len(known) > 0 && !slices.ContainsFunc(known, id.sameInode) {
 		return id, nil
 	}
 	h, err := w.fs.OpenDir(site, at)
 	if err != nil {
 		return FileID{}, err
 	}
-	defer func() { _ = h.Close() }() // opened for reading
+	defer shut(h)
 	sum := sha256.New()
 	id.Size = 0
 	walk := walker{w: w, site: site, entries: maxEntries, depth: maxDepth}
@@ -73,6 +75,9 @@ func (w *Workspace) identify(site durable.Site, at durable.Name) (FileID, error)
 		return manifestLine(w, sum, e)
 	})
 	id.TreeSum = hex.EncodeToString(sum.Sum(nil))
+	if len(known) > 0 && (errors.Is(err, ErrQuota) || displaced(err) || errors.Is(err, unix.EACCES)) {
+		id.TreeSum, err = "unreadable", nil // so somebody has changed it
+	}
 	return id, err
 }
 
@@ -148,7 +153,7 @@ func (k *walker) one(at durable.Name, path string, visit func(entry) error) erro
 	if err != nil {
 		return err
 	}
-	defer func() { _ = h.Close() }() // opened for reading
+	defer shut(h)
 	k.depth--
 	err = k.run(h, path+"/", visit)
 	k.depth++
@@ -193,7 +198,7 @@ func (w *Workspace) OpenInput(rel string, maxBytes int64) (Input, error) {
 	if err != nil {
 		return Input{}, err
 	}
-	defer func() { _ = dir.Close() }() // opened for reading
+	defer shut(dir)
 	st, err := w.fs.Stat("txn.input.stat", at)
 	switch {
 	case err != nil:
@@ -205,7 +210,7 @@ func (w *Workspace) OpenInput(rel string, maxBytes int64) (Input, error) {
 	if err != nil {
 		return Input{}, refuse("cannot be opened", ErrInvalidPath, err)
 	}
-	defer func() { _ = h.Close() }() // opened for reading
+	defer shut(h)
 	if now, err := w.fs.Stat("txn.input.stat", durable.Name{Dir: h}); err != nil || now.Type != durable.Regular {
 		return Input{}, refuse("was replaced meanwhile", ErrInvalidPath, err)
 	}
@@ -222,7 +227,7 @@ func (w *Workspace) OpenInputDir(rel string) (Input, error) {
 	if err != nil {
 		return Input{}, err
 	}
-	defer func() { _ = dir.Close() }() // opened for reading
+	defer shut(dir)
 	h, err := w.fs.OpenDir("txn.input.open", at)
 	if err != nil {
 		return Input{}, &Error{Op: "open input", Path: rel, Why: "is no directory that can be opened", Err: because(ErrInvalidPath, err)}

@@ -150,7 +150,7 @@ func (t *Txn) inspect(i int, q Quotas) (Inspected, error) {
 	if o.slot, err = t.w.fs.OpenDir("txn.inspect.slot", t.at(fmt.Sprintf("s%d", i))); err != nil {
 		return got, bad("its slot is gone", err)
 	}
-	defer func() { _ = o.slot.Close() }() // opened for reading
+	defer shut(o.slot)
 	o.at = durable.Name{Dir: o.slot, Name: name}
 	if from := t.o.Collect[i]; from != "" {
 		if err := t.collect(from, o.at); err != nil && !absent(err) {
@@ -206,7 +206,7 @@ func (t *Txn) collect(name string, slot durable.Name) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // opened for reading
+	defer shut(dir)
 	return t.w.fs.Move("txn.collect.move", durable.Name{Dir: dir, Name: base}, slot)
 }
 
@@ -302,14 +302,14 @@ func (t *Txn) inspectMember(i int, got *Inspected, q Quotas, e entry, names uint
 		if err != nil {
 			return "", err
 		}
-		defer func() { _ = h.Close() }() // opened for reading
+		defer shut(h)
 		return "", t.normalise(i, h, e.st)
 	}
 	h, err := t.w.fs.OpenFile("txn.inspect.open", e.at)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = h.Close() }() // opened for reading
+	defer shut(h)
 	return t.inspectFile(i, got, q, h, e.st, names)
 }
 

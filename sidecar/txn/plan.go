@@ -136,9 +136,9 @@ func plan(j *Journal, seen Seen, fate Fate, off controls) Decision {
 	}
 	switch fate {
 	case FateCommitted:
-		return planFinal(j, seen, RolledForward)
+		return planFinal(j, seen, RolledForward, off)
 	case FateRolledBack:
-		return planFinal(j, seen, RolledBackAll)
+		return planFinal(j, seen, RolledBackAll, off)
 	case FateOpen:
 	}
 	if seen.Job == Decided {
@@ -257,12 +257,12 @@ func undoBackup(o Output, t, b class, unknown verdict) verdict {
 
 // planFinal is for a row that is final: targets are not touched, as later writers are legal. A backup, or an undone new
 // file, is ours to delete only if it is still what the journal says.
-func planFinal(j *Journal, seen Seen, r Resolution) Decision {
+func planFinal(j *Journal, seen Seen, r Resolution, off controls) Decision {
 	d := Decision{Resolution: r}
 	for i, o := range j.Outputs {
 		b := classify(seen.Outputs[i].Staged, o.Old, o.New)
 		ours := b == isAbsent || b == isOld && r == RolledForward || b == isNew && r == RolledBackAll || b == newTorn && r == RolledBackAll && !seen.SameBoot
-		if o.New != nil && !ours {
+		if o.New != nil && !ours && !off.noRetireCheck {
 			d.Actions = append(d.Actions, Action{Kind: ActKeepForeign, Index: i, Why: "backup is " + string(b)})
 		}
 	}

@@ -37,7 +37,7 @@ func (t *Txn) seal(i int, o *output) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = slot.Close() }() // opened for reading
+	defer shut(slot)
 	if err := t.w.fs.Move("txn.seal.move", durable.Name{Dir: slot, Name: o.at.Name}, t.stagedAt(i)); err != nil {
 		return err
 	}
@@ -87,12 +87,12 @@ func (t *Txn) syncMember(i int, member string) func() error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = dir.Close() }() // opened for reading
+		defer shut(dir)
 		h, err := t.w.fs.OpenFile("txn.b1.open", durable.Name{Dir: dir, Name: name})
 		if err != nil {
 			return err
 		}
-		defer func() { _ = h.Close() }() // opened for reading
+		defer shut(h)
 		return t.w.fs.Sync("txn.b1.member", h)
 	}
 }
@@ -128,7 +128,7 @@ func (t *Txn) exchange(i int) error {
 		return op("publish", o.Target, err)
 	}
 	target, staged := durable.Name{Dir: parent.h, Name: t.a.targets[i].at().Name}, t.stagedAt(i)
-	now, err := t.w.identify("txn.publish.look", target)
+	now, err := t.w.identify("txn.publish.look", target, o.known()...)
 	if err != nil {
 		return op("publish", o.Target, err)
 	}
@@ -144,7 +144,7 @@ func (t *Txn) exchange(i int) error {
 		err = t.w.fs.Exchange("txn.publish.exchange", staged, target)
 	}
 	if err != nil { // whether it was done is for Undo to see; whether somebody came between, for us
-		now, lerr := t.w.identify("txn.publish.reobserve", target)
+		now, lerr := t.w.identify("txn.publish.reobserve", target, o.known()...)
 		if k := classify(now, o.Old, o.New); lerr == nil && k != isNew && !now.same(o.Old) {
 			return conflict("was changed while the job ran", err)
 		}
@@ -153,7 +153,7 @@ func (t *Txn) exchange(i int) error {
 	if o.Method == NoReplace || t.w.controls.noDisplaced {
 		return nil
 	}
-	was, err := t.w.identify("txn.publish.displaced", staged)
+	was, err := t.w.identify("txn.publish.displaced", staged, o.known()...)
 	if err != nil {
 		return op("publish", o.Target, err)
 	}
@@ -252,6 +252,6 @@ func (t *Txn) Undo() (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	d := Plan(t.j, seen, FateOpen)
+	d := plan(t.j, seen, FateOpen, t.w.controls)
 	return d, t.w.Apply(t.j, d)
 }

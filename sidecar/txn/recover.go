@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,39 +23,25 @@ func exists(err error) bool { return errors.Is(err, fs.ErrExist) }
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // Observe looks at every name of one job. A path that leads nowhere is an observation, not an error.
-func (w *Workspace) Observe(j *Journal) (Seen, error) { return w.observe(j, true) }
-
-func (w *Workspace) observe(j *Journal, targets bool) (Seen, error) {
+func (w *Workspace) Observe(j *Journal) (Seen, error) {
 	seen := Seen{Job: InJobs, SameBoot: w.o.BootID != "" && w.o.BootID == j.BootID}
 	job, err := w.fs.OpenDir("txn.observe.job", durable.Name{Dir: w.jobs, Name: j.Job})
-	switch {
-	case absent(err):
+	if absent(err) {
 		seen.Job = Gone
-		if _, err := w.fs.Stat("txn.observe.decided", durable.Name{Dir: w.conflicts, Name: j.Job}); err == nil {
+		if _, err = w.fs.Stat("txn.observe.decided", durable.Name{Dir: w.conflicts, Name: j.Job}); err == nil {
 			seen.Job = Decided
-		} else if !absent(err) {
-			return seen, op("observe", j.Job, err)
 		}
-	case err != nil:
+	}
+	if err != nil && !absent(err) {
 		return seen, op("observe", j.Job, err)
-	default:
-		defer func() { _ = job.Close() }() // opened for reading
+	}
+	if job != nil {
+		defer shut(job)
 	}
 	for _, o := range j.Outputs {
-		s := SeenOutput{}
-		if job != nil {
-			if s.Staged, err = w.identify("txn.observe.staged", durable.Name{Dir: job, Name: fmt.Sprintf("o%d", o.Index)}); err != nil {
-				return seen, op("observe", o.Staged, err)
-			}
-		}
-		if targets {
-			if err := w.observeTarget(o, &s); err != nil {
-				return seen, op("observe", o.Target, err)
-			}
-		}
-		s.Linked = s.Target.sameInode(s.Staged)
-		if s.Kept, err = w.kept(j.Job, o.Index); err != nil {
-			return seen, op("observe", j.Job, err)
+		s, err := w.observe(j.Job, o, job)
+		if err != nil {
+			return seen, op("observe", o.Target, err)
 		}
 		seen.Outputs = append(seen.Outputs, s)
 	}
@@ -68,24 +55,42 @@ func (w *Workspace) observe(j *Journal, targets bool) (Seen, error) {
 	return seen, nil
 }
 
-func (w *Workspace) observeTarget(o Output, s *SeenOutput) error {
-	parent, name := jobPath(o.Target).split()
+func (w *Workspace) observe(name string, o Output, job durable.Handle) (s SeenOutput, err error) {
+	if job != nil {
+		at := durable.Name{Dir: job, Name: fmt.Sprintf("o%d", o.Index)}
+		if s.Staged, err = w.identify("txn.observe.staged", at, o.known()...); err != nil {
+			return s, err
+		}
+	}
+	if s.Kept, err = w.kept(name, o.Index); err != nil {
+		return s, err
+	}
+	parent, base := jobPath(o.Target).split()
 	dir, err := w.openPath("txn.observe.parent", w.root, parent)
 	if displaced(err) {
 		s.ParentGone = true
-		return nil
+		return s, nil
 	}
 	if err != nil {
-		return err
+		return s, err
 	}
-	defer func() { _ = dir.Close() }() // opened for reading
+	defer shut(dir)
 	st, err := w.fs.Stat("txn.observe.parent", durable.Name{Dir: dir})
 	if err != nil {
-		return err
+		return s, err
 	}
 	s.Parent = dirID(st)
-	s.Target, err = w.identify("txn.observe.target", durable.Name{Dir: dir, Name: name})
-	return err
+	s.Target, err = w.identify("txn.observe.target", durable.Name{Dir: dir, Name: base}, o.known()...)
+	s.Linked = s.Target.sameInode(s.Staged)
+	return s, err
+}
+
+// known returns the identities that an output's two names may have; with New, a tree's manifest is compared with both.
+func (o Output) known() []FileID {
+	if o.New == nil {
+		return []FileID{o.Old}
+	}
+	return []FileID{o.Old, *o.New}
 }
 
 func (w *Workspace) observeDir(j *Journal, dir string) (SeenDir, error) {
@@ -96,194 +101,215 @@ func (w *Workspace) observeDir(j *Journal, dir string) (SeenDir, error) {
 	if err != nil {
 		return SeenDir{}, err
 	}
-	defer func() { _ = h.Close() }() // opened for reading
+	defer shut(h)
 	names, err := w.fs.List("txn.observe.created", h, maxTargets+1)
-	ours := slices.Clone(j.CreatedDirs)
-	for _, o := range j.Outputs {
-		ours = append(ours, o.Target)
-	}
-	foreign := slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(ours, dir+"/"+name) })
+	foreign := slices.ContainsFunc(names, func(name string) bool {
+		at := dir + "/" + name
+		return !slices.Contains(j.CreatedDirs, at) && !slices.ContainsFunc(j.Outputs, func(o Output) bool { return o.Target == at })
+	})
 	return SeenDir{Exists: true, Foreign: foreign}, err
 }
 
 // kept reports whether conflicts/<job>/ holds an object of output i.
 func (w *Workspace) kept(job string, i int) (bool, error) {
 	h, err := w.fs.OpenDir("txn.observe.kept", durable.Name{Dir: w.conflicts, Name: job})
-	if absent(err) {
-		return false, nil
+	if err == nil {
+		defer shut(h)
+		_, err = w.fs.Stat("txn.observe.kept", durable.Name{Dir: h, Name: strconv.Itoa(i)})
 	}
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = h.Close() }() // opened for reading
-	_, err = w.fs.Stat("txn.observe.kept", durable.Name{Dir: h, Name: strconv.Itoa(i)})
 	if absent(err) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// Apply does what Plan decided, but for ActRetire, and syncs every directory that it changed. ErrQuarantine if that is
-// the decision. After an error observe and plan again.
+// Apply does what Plan decided for an open job, but for ActRetire, and makes durable what it, or an earlier attempt that
+// was cut short, has changed. An error that wraps ErrQuarantine touched nothing. After any other observe and plan again.
 func (w *Workspace) Apply(j *Journal, d Decision) error {
-	if d.Resolution == Quarantined {
+	switch d.Resolution {
+	case Quarantined:
 		return fmt.Errorf("job %q: %s: %w", j.Job, d.Actions[0].Why, ErrQuarantine)
+	case Discarded, ByOperator:
+		if d.Only(ActRetire) {
+			return nil
+		}
+	case RolledBackAll, Conflicted, RolledForward:
 	}
-	if d.Only(ActRetire) {
-		return nil
+	u := &undoing{w: w, j: j, dirs: map[string]durable.Handle{}}
+	defer u.close()
+	err := u.open(d)
+	for _, a := range d.Actions {
+		if err == nil {
+			err = u.apply(a)
+		}
 	}
-	job, err := w.fs.OpenDir("txn.undo.job", durable.Name{Dir: w.jobs, Name: j.Job})
 	if err != nil {
 		return op("undo", j.Job, err)
 	}
-	dirs := map[string]durable.Handle{"": job} // to sync; "" cannot be a path
-	defer func() {
-		for _, h := range dirs {
-			_ = h.Close() // opened for reading
-		}
-	}()
-	for _, a := range d.Actions {
-		if err := w.apply(j, a, dirs); err != nil {
-			return err
-		}
-	}
 	var ops []func() error
-	for _, p := range sortedKeys(dirs) {
-		ops = append(ops, func() error { return w.fs.Sync("txn.undo.sync", dirs[p]) })
+	for _, p := range sortedKeys(u.dirs) {
+		ops = append(ops, func() error { return w.fs.Sync("txn.undo.sync", u.dirs[p]) })
 	}
 	return op("undo", j.Job, w.fs.Barrier("txn.undo", ops...))
 }
 
-func (w *Workspace) apply(j *Journal, a Action, dirs map[string]durable.Handle) error {
-	dir := func(p path) (durable.Handle, error) {
-		key := "/" + p.String()
-		if dirs[key] == nil {
-			h, err := w.openPath("txn.undo.parent", w.root, p)
-			if err != nil {
-				return nil, err
-			}
-			dirs[key] = h
-		}
-		return dirs[key], nil
+// undoing is one Apply: the directories that it, or an earlier attempt, changed, by path. "." is jobs/<job>.
+type undoing struct {
+	w    *Workspace
+	j    *Journal
+	dirs map[string]durable.Handle
+}
+
+func (u *undoing) close() {
+	for _, h := range u.dirs {
+		shut(h)
 	}
+}
+
+// open collects jobs/<job> and, of every target's parent that publication may have changed, the deepest that exists.
+func (u *undoing) open(d Decision) error {
+	h, err := u.w.fs.OpenDir("txn.undo.job", durable.Name{Dir: u.w.jobs, Name: u.j.Job})
+	if err == nil {
+		u.dirs["."] = h
+	} else if !absent(err) {
+		return err
+	}
+	if d.Resolution == RolledForward {
+		return nil // its targets are not touched
+	}
+	for _, o := range u.j.Outputs {
+		p, _ := jobPath(o.Target).split()
+		for o.New != nil {
+			_, err := u.dir(p)
+			if err != nil && !displaced(err) {
+				return err
+			}
+			if err == nil || len(p) == 0 {
+				break
+			}
+			p = p[:len(p)-1]
+		}
+	}
+	return nil
+}
+
+func (u *undoing) dir(p path) (durable.Handle, error) {
+	key := "/" + p.String()
+	if u.dirs[key] == nil {
+		h, err := u.w.openPath("txn.undo.parent", u.w.root, p)
+		if err != nil {
+			return nil, err
+		}
+		u.dirs[key] = h
+	}
+	return u.dirs[key], nil
+}
+
+func (u *undoing) apply(a Action) error {
 	switch a.Kind {
 	case ActRetire, ActQuarantine:
 		return nil
 	case ActRemoveCreatedDir:
-		parent, name := jobPath(a.Dir).split()
-		h, err := dir(parent)
-		if err == nil {
-			err = w.fs.Rmdir("txn.undo.rmdir", durable.Name{Dir: h, Name: name})
-		}
-		if absent(err) || errors.Is(err, unix.ENOTEMPTY) {
-			return nil
-		}
-		if k := "/" + a.Dir; err == nil && dirs[k] != nil {
-			_ = dirs[k].Close() // the directory is gone
-			delete(dirs, k)
-		}
-		return op("undo", a.Dir, err)
-	case ActExchange, ActRenameNew, ActRestore, ActKeepForeign:
+		return u.removeCreated(a.Dir)
+	case ActKeepForeign:
+		return u.w.keep(u.j, a, u.staged(a))
+	case ActExchange, ActRenameNew, ActRestore:
 	}
-	o := j.Outputs[a.Index]
-	staged := durable.Name{Dir: dirs[""], Name: fmt.Sprintf("o%d", a.Index)}
-	if a.Kind == ActKeepForeign {
-		return op("undo", o.Target, w.keep(j, a, staged))
-	}
-	parent, name := jobPath(o.Target).split()
-	h, err := dir(parent)
+	parent, name := jobPath(u.j.Outputs[a.Index].Target).split()
+	h, err := u.dir(parent)
 	if err != nil {
-		return op("undo", o.Target, err)
+		return err
 	}
-	return op("undo", o.Target, w.putBack(o, a.Kind, staged, durable.Name{Dir: h, Name: name}))
+	return u.putBack(a, durable.Name{Dir: h, Name: name})
 }
 
-// putBack does one rename of an undo and then looks: what lies at the staged name must be ours, or it is kept.
-func (w *Workspace) putBack(o Output, k ActionKind, staged, target durable.Name) error {
-	var err error
-	switch k {
-	case ActExchange:
-		err = w.fs.Exchange("txn.undo.exchange", staged, target)
-	case ActRestore:
-		err = w.fs.Move("txn.undo.restore", staged, target)
-	case ActRenameNew:
-		err = w.fs.Move("txn.undo.rename", target, staged)
+func (u *undoing) staged(a Action) durable.Name {
+	return durable.Name{Dir: u.dirs["."], Name: fmt.Sprintf("o%d", a.Index)}
+}
+
+func (u *undoing) removeCreated(dir string) error {
+	parent, name := jobPath(dir).split()
+	h, err := u.dir(parent)
+	if err == nil {
+		err = u.w.fs.Rmdir("txn.undo.rmdir", durable.Name{Dir: h, Name: name})
 	}
-	now, lerr := w.identify("txn.undo.look", target)
-	if lerr != nil {
-		return errors.Join(err, lerr)
+	if absent(err) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
 	}
-	if k == ActRenameNew && exists(err) { // two names of one inode: a rename would leave both (rename(2))
-		if now.sameInode(*o.New) {
-			return w.fs.Unlink("txn.undo.unlink", target)
-		}
-	}
-	done := now.sameInode(o.Old)
-	if k == ActRenameNew {
-		done = !now.Exists
-	}
-	if err == nil && !done {
-		err = fmt.Errorf("somebody else changed it at the same time: %w", ErrConflict)
-	}
-	if done {
-		return nil // also after an error: the errno proves nothing, the look does
+	if gone := u.dirs["/"+dir]; err == nil && gone != nil {
+		shut(gone)
+		delete(u.dirs, "/"+dir)
 	}
 	return err
 }
 
+// putBack does one rename of an undo and then looks: the errno proves nothing, what lies at the target does.
+func (u *undoing) putBack(a Action, target durable.Name) error {
+	o, staged := u.j.Outputs[a.Index], u.staged(a)
+	var err error
+	switch a.Kind {
+	case ActExchange:
+		err = u.w.fs.Exchange("txn.undo.exchange", staged, target)
+	case ActRestore:
+		err = u.w.fs.Move("txn.undo.restore", staged, target)
+	case ActRenameNew:
+		err = u.w.fs.Move("txn.undo.rename", target, staged)
+	case ActKeepForeign, ActRemoveCreatedDir, ActRetire, ActQuarantine:
+		return fmt.Errorf("internal error: %s is no rename", a.Kind)
+	}
+	now, lerr := u.w.identify("txn.undo.look", target, o.known()...)
+	if lerr != nil {
+		return errors.Join(err, lerr)
+	}
+	if a.Kind == ActRenameNew && exists(err) && now.sameInode(*o.New) { // two names of one inode: rename leaves both (rename(2))
+		return u.w.fs.Unlink("txn.undo.unlink", target)
+	}
+	if a.Kind == ActRenameNew && !now.Exists || now.sameInode(o.Old) {
+		return nil
+	}
+	return cmp.Or(err, fmt.Errorf("somebody else changed %q at the same time: %w", o.Target, ErrConflict))
+}
+
 // keep moves an object that holds somebody else's bytes to conflicts/<job>/<i>, beside a why.json, durably.
 func (w *Workspace) keep(j *Journal, a Action, from durable.Name) error {
-	dir, err := w.conflictDir(j.Job)
+	at := durable.Name{Dir: w.conflicts, Name: j.Job}
+	if err := w.mkdir(at, 0o700, w.o.ToolUID, w.o.ToolGID); err != nil && !exists(err) {
+		return err
+	}
+	dir, err := w.fs.OpenDir("txn.keep.open", at)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // synced below
+	defer shut(dir)
 	why, err := json.MarshalIndent(map[string]any{
 		"job": j.Job, "output": a.Index, "target": j.Outputs[a.Index].Target, "why": a.Why, "at": w.o.Now().UTC(),
 	}, "", "  ")
 	if err != nil {
 		return err
 	}
-	base := strconv.Itoa(a.Index)
-	for try := 0; ; try++ { // a name that is taken holds an earlier object of the same output
-		name := base
-		if try > 0 {
-			name = fmt.Sprintf("%s.%d", base, try)
-		}
-		err = w.fs.Move("txn.keep.move", from, durable.Name{Dir: dir, Name: name})
-		if !exists(err) || try == maxTargets {
-			break
-		}
-	}
-	if err != nil {
+	if err := w.replace(durable.Name{Dir: dir, Name: "why.json"}, why, 0o644); err != nil {
 		return err
 	}
-	h, err := w.write(durable.Name{Dir: dir, Name: "why.json.tmp"}, why, 0o644)
-	if exists(err) {
-		if err = w.fs.Unlink("txn.keep.unlink", durable.Name{Dir: dir, Name: "why.json.tmp"}); err == nil {
-			h, err = w.write(durable.Name{Dir: dir, Name: "why.json.tmp"}, why, 0o644)
-		}
-	}
-	if err != nil {
+	if err := w.moveTo("txn.keep.move", from, dir, strconv.Itoa(a.Index), ""); err != nil {
 		return err
 	}
-	if err := errors.Join(w.fs.Sync("txn.keep.sync", h), h.Close()); err != nil {
-		return err
-	}
-	if err := w.fs.Replace("txn.keep.replace", durable.Name{Dir: dir, Name: "why.json.tmp"}, durable.Name{Dir: dir, Name: "why.json"}); err != nil {
-		return err
-	}
-	return w.fs.Barrier("txn.keep", func() error { return w.fs.Sync("txn.keep.sync", dir) },
-		func() error { return w.fs.Sync("txn.keep.sync", w.conflicts) })
+	return w.syncDirs("txn.keep.sync", dir, w.conflicts)
 }
 
-// conflictDir opens conflicts/<job>, which the workspace's owner may read.
-func (w *Workspace) conflictDir(job string) (durable.Handle, error) {
-	at := durable.Name{Dir: w.conflicts, Name: job}
-	if err := w.mkdir(at, 0o700, w.o.ToolUID, w.o.ToolGID); err != nil && !exists(err) {
-		return nil, err
+// moveTo moves an object to a free name in dir: name, or name.1 and so on, with suffix behind it.
+func (w *Workspace) moveTo(site durable.Site, from durable.Name, dir durable.Handle, name, suffix string) error {
+	to := name + suffix
+	for try := 1; ; try++ {
+		err := w.fs.Move(site, from, durable.Name{Dir: dir, Name: to})
+		if !exists(err) || try > maxTargets {
+			return err
+		}
+		to = fmt.Sprintf("%s.%d%s", name, try, suffix)
 	}
-	return w.fs.OpenDir("txn.keep.open", at)
+}
+
+func (w *Workspace) syncDirs(site durable.Site, a, b durable.Handle) error {
+	return w.fs.Barrier(site, func() error { return w.fs.Sync(site, a) }, func() error { return w.fs.Sync(site, b) })
 }
 
 // Retire ends a job whose row is final: every backup is compared with the journal once more, what changed goes to
@@ -292,16 +318,15 @@ func (w *Workspace) Retire(j *Journal, fate Fate) error {
 	if fate == FateOpen {
 		return fmt.Errorf("retire %q: internal error: its row is open", j.Job)
 	}
-	seen, err := w.observe(j, false)
+	seen, err := w.Observe(j)
 	if err != nil {
 		return err
 	}
-	d := Plan(j, seen, fate)
-	if w.controls.noRetireCheck {
-		d.Actions = nil
-	}
-	if err := w.Apply(j, d); err != nil {
-		return err
+	if d := plan(j, seen, fate, w.controls); !d.Only(ActRetire) {
+		d.Resolution = RolledForward
+		if err := w.Apply(j, d); err != nil {
+			return err
+		}
 	}
 	return w.toTrash(j.Job, "")
 }
@@ -330,68 +355,54 @@ func (w *Workspace) Trash(j *Journal, proofs []cgroup.Empty, confined []cgroup.C
 	if suffix == "" {
 		return nil
 	}
-	return w.syncMoved("txn.trash")
+	return w.syncDirs("txn.trash.sync", w.jobs, w.trash)
 }
 
 func (w *Workspace) until() string {
 	return untilMark + strconv.FormatInt(w.o.Now().Add(confinedKeep).Unix(), 10)
 }
 
-func (w *Workspace) syncMoved(site durable.Site) error {
-	return w.fs.Barrier(site, func() error { return w.fs.Sync(site, w.jobs) }, func() error { return w.fs.Sync(site, w.trash) })
-}
-
-// toTrash moves jobs/<name> away. Gone already is fine; a name that a power loss brought back gets another suffix.
+// toTrash moves jobs/<name> away. Gone already is fine.
 func (w *Workspace) toTrash(name, suffix string) error {
-	for try := 0; ; try++ {
-		to := durable.Name{Dir: w.trash, Name: name + suffix}
-		if try > 0 {
-			to.Name = fmt.Sprintf("%s.%d%s", name, try, suffix)
-		}
-		err := w.fs.Move("txn.trash.move", durable.Name{Dir: w.jobs, Name: name}, to)
-		switch {
-		case absent(err):
-			return nil
-		case exists(err) && try < maxTargets:
-		default:
-			return op("trash", name, err)
-		}
+	err := w.moveTo("txn.trash.move", durable.Name{Dir: w.jobs, Name: name}, w.trash, name, suffix)
+	if absent(err) {
+		return nil
 	}
+	return op("trash", name, err)
 }
 
 // EmptyTrash deletes what is due in trash/, following no link. It goes on after an error and returns all of them.
 func (w *Workspace) EmptyTrash() error {
-	names, err := w.fs.List("txn.empty.list", w.trash, 0)
-	errs := []error{err}
-	for _, name := range names {
-		if _, until, ok := strings.Cut(name, untilMark); ok {
-			if sec, err := strconv.ParseInt(until, 10, 64); err == nil && w.o.Now().Unix() < sec {
+	for {
+		names, err := w.fs.List("txn.empty.list", w.trash, 0)
+		errs, done := []error{err}, 0
+		for _, name := range names {
+			_, until, kept := strings.Cut(name, untilMark)
+			if sec, err := strconv.ParseInt(until, 10, 64); kept && err == nil && w.o.Now().Unix() < sec {
 				continue
 			}
+			done++
+			errs = append(errs, op("delete", name, w.remove(durable.Name{Dir: w.trash, Name: name}, maxDepth)))
 		}
-		errs = append(errs, op("delete", name, w.remove(durable.Name{Dir: w.trash, Name: name})))
+		if err := errors.Join(errs...); err != nil || done == 0 {
+			return err
+		}
 	}
-	return errors.Join(errs...)
 }
 
-// remove deletes an object and all below it.
-func (w *Workspace) remove(at durable.Name) error { return w.removeBelow(at, maxDepth) }
-
-func (w *Workspace) removeBelow(at durable.Name, depth int) error {
+// remove deletes an object and all below it. What lies deeper than our descriptors reach becomes an entry of the trash.
+func (w *Workspace) remove(at durable.Name, depth int) error {
 	st, err := w.fs.Stat("txn.remove.stat", at)
-	if absent(err) {
+	switch {
+	case absent(err):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
-	}
-	if st.Type != durable.Dir {
+	case st.Type != durable.Dir:
 		return w.fs.Unlink("txn.remove.unlink", at)
-	}
-	if depth == 0 { // too deep for our descriptors: it becomes an entry of the trash itself
-		return w.fs.Move("txn.remove.move", at, durable.Name{Dir: w.trash, Name: fmt.Sprintf("deep-%d-%d", st.Ino, st.Btime)})
-	}
-	if st.Mode&0o700 != 0o700 {
+	case depth == 0:
+		return w.moveTo("txn.remove.move", at, w.trash, fmt.Sprintf("deep-%d", st.Ino), "")
+	case st.Mode&0o700 != 0o700:
 		if err := w.fs.Chmod("txn.remove.chmod", at, 0o700); err != nil {
 			return err
 		}
@@ -400,22 +411,21 @@ func (w *Workspace) removeBelow(at durable.Name, depth int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = h.Close() }() // opened for reading
+	defer shut(h)
 	for {
 		names, err := w.fs.List("txn.remove.list", h, maxTargets)
 		if err != nil {
 			return err
 		}
 		if len(names) == 0 {
-			break
+			return w.fs.Rmdir("txn.remove.rmdir", at)
 		}
 		for _, name := range names {
-			if err := w.removeBelow(durable.Name{Dir: h, Name: name}, depth-1); err != nil {
+			if err := w.remove(durable.Name{Dir: h, Name: name}, depth-1); err != nil {
 				return err
 			}
 		}
 	}
-	return w.fs.Rmdir("txn.remove.rmdir", at)
 }
 
 // Orphans returns the names in jobs/, sorted. Those that no row of the ledger knows are for KeepOrphan.
@@ -424,44 +434,28 @@ func (w *Workspace) Orphans() ([]string, error) { return w.fs.List("txn.orphans.
 // KeepOrphan ends a directory in jobs/ that no row knows: a read's scratch goes to the trash for 24 h, one without any
 // regular file is removed, any other goes whole to conflicts/: kept is true then, and somebody must look.
 func (w *Workspace) KeepOrphan(name string) (kept bool, err error) {
-	if strings.HasPrefix(name, scratch) {
-		return false, errors.Join(w.toTrash(name, w.until()), w.syncMoved("txn.orphan.sync"))
-	}
 	at := durable.Name{Dir: w.jobs, Name: name}
-	st, err := w.fs.Stat("txn.orphan.stat", at)
-	if err != nil {
-		return false, op("orphan", name, err)
-	}
-	holds := st.Type == durable.Regular
-	if st.Type == durable.Dir {
-		h, err := w.fs.OpenDir("txn.orphan.open", at)
-		if err != nil {
-			return false, op("orphan", name, err)
-		}
+	to, suffix := w.conflicts, ""
+	if strings.HasPrefix(name, scratch) {
+		to, suffix = w.trash, w.until()
+	} else {
 		k := walker{w: w, site: "txn.orphan.walk", entries: maxEntries, depth: maxDepth}
-		err = k.run(h, "", func(e entry) error {
-			holds = holds || e.st.Type == durable.Regular
+		err := k.one(at, name, func(e entry) error {
+			if e.st.Type == durable.Regular {
+				return ErrOutput
+			}
 			return nil
 		})
-		if err = errors.Join(err, h.Close()); err != nil && !errors.Is(err, ErrQuota) {
+		if err == nil {
+			return false, op("orphan", name, w.remove(at, maxDepth))
+		}
+		if !errors.Is(err, ErrOutput) && !errors.Is(err, ErrQuota) {
 			return false, op("orphan", name, err)
 		}
-		holds = holds || err != nil
+		kept = true
 	}
-	if !holds {
-		return false, op("orphan", name, w.remove(at))
-	}
-	to := durable.Name{Dir: w.conflicts, Name: name}
-	for try := 1; ; try++ {
-		err = w.fs.Move("txn.orphan.move", at, to)
-		if !exists(err) || try > maxTargets {
-			break
-		}
-		to.Name = fmt.Sprintf("%s.%d", name, try)
-	}
-	if err != nil {
+	if err := w.moveTo("txn.orphan.move", at, to, name, suffix); err != nil {
 		return false, op("orphan", name, err)
 	}
-	return true, w.fs.Barrier("txn.orphan", func() error { return w.fs.Sync("txn.orphan.sync", w.jobs) },
-		func() error { return w.fs.Sync("txn.orphan.sync", w.conflicts) })
+	return kept, op("orphan", name, w.syncDirs("txn.orphan.sync", w.jobs, to))
 }

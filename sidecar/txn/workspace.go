@@ -134,7 +134,7 @@ func (w *Workspace) mkdir(at durable.Name, mode uint32, uid, gid int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = h.Close() }() // nothing was written through it
+	defer shut(h)
 	if err := w.fs.Chmod("txn.mkdir", durable.Name{Dir: h}, mode); err != nil {
 		return err
 	}
@@ -159,11 +159,14 @@ func (w *Workspace) openPath(site durable.Site, from durable.Handle, p path) (du
 	for i := 0; err == nil && i < len(p); i++ {
 		var next durable.Handle
 		next, err = w.fs.OpenDir(site, durable.Name{Dir: h, Name: p[i]})
-		_ = h.Close() // opened for reading
+		shut(h)
 		h = next
 	}
 	return h, err
 }
+
+// shut closes a handle that nothing was written through, or whose content is synced by a barrier: its error says nothing.
+func shut(h durable.Handle) { _ = h.Close() } // see above
 
 // absent reports whether err says that a name is not there.
 func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
