@@ -10,4 +10,7 @@ func Prepare(check func(t testing.TB, dirs ...string)) {
 	invariant = check
 	Child()
 	villainMain()
+	if err := SecureProcess(); err != nil {
+		panic(err)
+	}
 }

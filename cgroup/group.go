@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strconv"
@@ -54,7 +55,7 @@ func (p *Parent) Create(ctx context.Context, job string, step int, l Limits) (*G
 	if job == "" || job[0] == '.' || len(job) > 128 || step < 0 || strings.ContainsFunc(job, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
 	}) {
-		return nil, fmt.Errorf("create group %q: %w", name, unix.EINVAL)
+		return nil, fmt.Errorf("create group %q: %w", name, fs.ErrInvalid)
 	}
 	if err := unix.Mkdirat(fd(p.middle), name, 0o755); err != nil && !(p.o.off.exclusive && errors.Is(err, unix.EEXIST)) {
 		return nil, fmt.Errorf("create group %q: %w", name, err)

@@ -185,5 +185,69 @@ func killAll(t testing.TB, pids []int) {
 
 // hostMain is the work of a re-executed process that is a sidecar itself, for tests of what a process has only once.
 func hostMain(what string, args []string) {
+	if what == "inherit" && args[0] == "secure" {
+		fatal(SecureProcess())
+	}
+	ws, err := os.MkdirTemp("", "ws")
+	fatal(err)
+	o := Options{Workspace: ws, NoReaper: what != "reap"}
+	o.off.mainThread = what == "launches" && args[1] == "naive"
+	o.off.steal = what == "reap" && args[0] == "steal"
+	p, err := Open(context.Background(), o)
+	fatal(err)
+	switch what {
+	case "inherit":
+		out := hostRun(p, 0, "report")
+		var fds []string
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); f[0] == "fd" && len(fds) < 4 {
+				fds = append(fds, f[1])
+			}
+		}
+		say(strings.Join(fds, " "))
+	case "launches":
+		threads := func() int {
+			all, err := filepath.Glob("/proc/self/task/*")
+			fatal(err)
+			return len(all)
+		}
+		before := threads()
+		for i := range number(args[0]) {
+			hostRun(p, i, "exit", "0")
+		}
+		status, err := os.ReadFile("/proc/self/status")
+		fatal(err)
+		_, after, _ := strings.Cut(string(status), "NoNewPrivs:")
+		verdict := "threads flat"
+		if now := threads(); now > before+12 {
+			verdict = "threads " + strconv.Itoa(now)
+		}
+		say("NoNewPrivs", strings.Fields(after)[0]+",", verdict)
+	case "reap":
+		hostReap(p)
+	default:
+		fatal(os.ErrInvalid)
+	}
+	fatal(p.Close(context.Background()))
+}
+
+// hostRun runs a villain to its end and returns what it printed.
+func hostRun(p *Parent, step int, args ...string) string {
+	ctx := context.Background()
+	g, err := p.Create(ctx, "host", step, Limits{})
+	fatal(err)
+	process, err := g.Start(ctx, Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: "/", Linger: -1, Sandbox: Sandbox{UID: -1, GID: -1}})
+	fatal(err)
+	_, err = process.Wait(ctx)
+	fatal(err)
+	_, err = g.Kill(ctx)
+	fatal(err)
+	e, err := g.WaitEmpty(ctx)
+	fatal(err)
+	g.Remove(e)
+	return string(process.Output().Head)
+}
+
+func hostReap(p *Parent) {
 	fatal(os.ErrInvalid)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -109,7 +110,7 @@ func (r *rules) addAll(c Command) error {
 		path   string
 		access uint64
 	}
-	all := []grant{{c.Path, accessExec},
+	all := []grant{
 		{"/usr", accessExec}, {"/bin", accessExec}, {"/sbin", accessExec}, {"/opt", accessExec}, {"/nix", accessExec},
 		// A rule on /proc/self would bind to the directory of this process.
 		{"/etc", accessRead}, {"/proc", accessRead}, {"/sys", accessRead},
@@ -121,6 +122,9 @@ func (r *rules) addAll(c Command) error {
 	}
 	for _, p := range append(libs, s.Readable...) {
 		all = append(all, grant{p, accessExec})
+	}
+	if !slices.ContainsFunc(s.Job, func(d string) bool { return within(c.Path, d) }) { // what a job built itself is granted
+		all = append(all, grant{c.Path, accessExec})
 	}
 	for _, g := range all {
 		if err := r.grant(g.path, g.access); err != nil {

@@ -72,11 +72,11 @@ func villainMain() {
 		for range number(args[0]) {
 			rawOrphan()
 		}
-	case "report": // what a tool sees of itself
+	case "report": // what a tool sees of itself; the files in /sys are the Go runtime's
 		entries, err := filepath.Glob("/proc/self/fd/*")
 		fatal(err)
 		for _, fd := range entries {
-			if to, err := os.Readlink(fd); err == nil && !strings.HasPrefix(to, "/proc/") && !strings.HasPrefix(to, "anon_inode:[event") {
+			if to, err := os.Readlink(fd); err == nil && !strings.HasPrefix(to, "/proc/") && !strings.HasPrefix(to, "/sys/fs/cgroup/") && !strings.HasPrefix(to, "anon_inode:[event") {
 				say("fd", filepath.Base(fd), strings.SplitN(to, ":", 2)[0])
 			}
 		}

@@ -1,0 +1,136 @@
+package cgroup
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestStartRefuses(t *testing.T) {
+	w := newWorld(t, Options{})
+	text := filepath.Join(w.work, "text")
+	ok(t, os.WriteFile(text, []byte("no program"), 0o755))
+	for _, c := range []struct {
+		name string
+		edit func(g *Group, c *Command)
+		want error
+		op   string
+	}{
+		{"not_installed", func(_ *Group, c *Command) { c.Path = "/no/such/tool" }, fs.ErrNotExist, "stat"},
+		{"not_executable", func(_ *Group, c *Command) { c.Path = w.target }, fs.ErrPermission, "stat"},
+		{"directory", func(_ *Group, c *Command) { c.Path = "/usr" }, fs.ErrPermission, "stat"},
+		{"relative", func(_ *Group, c *Command) { c.Path = "sh" }, fs.ErrInvalid, "stat"},
+		{"not_a_program", func(_ *Group, c *Command) { c.Path = text }, unix.ENOEXEC, "exec"},
+		{"closed", func(g *Group, _ *Command) { w.prove(g) }, ErrClosed, "start"},
+		{"frozen", func(g *Group, _ *Command) {
+			ok(t, writeAt(fd(g.dir), "cgroup.freeze", "1"))
+			until(t, "freeze", func() bool { text, err := g.kernel.events(); return err == nil && strings.Contains(text, "frozen 1") })
+		}, ErrFrozen, "start"},
+		{"no_directory", func(_ *Group, c *Command) { c.Dir = "/no/such" }, fs.ErrNotExist, "exec"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, command := w.create(), w.command("exit", "0")
+			c.edit(g, &command)
+			_, err := g.Start(t.Context(), command)
+			var e *StartError
+			if op := c.op; !errors.As(err, &e) || !errors.Is(err, c.want) || e.Op != op && !(refusedClone3() && e.Op == "shim") {
+				t.Errorf("%v (%+v)", err, e)
+			}
+			w.prove(g)
+		})
+	}
+	g, _ := w.start("exit", "0")
+	if _, err := g.Start(t.Context(), w.command("exit", "0")); !errors.Is(err, ErrStarted) {
+		t.Errorf("second start: %v", err)
+	}
+	g = w.create()
+	ctx, cancel := deadline(t, time.Hour), func() {}
+	_ = cancel
+	if _, err := g.Start(ctx, w.command("exit", "0")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCreateIsExclusive(t *testing.T) {
+	w := newWorld(t, Options{})
+	g := w.create()
+	if _, err := w.p.Create(t.Context(), "job", w.next, Limits{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("created twice: %v", err)
+	}
+	w.p.o.off.exclusive = true // control
+	same, err := w.p.Create(t.Context(), "job", w.next, Limits{})
+	ok(t, err)
+	if same.Ref() != g.Ref() {
+		t.Error("control: MkdirAll does not adopt")
+	}
+	same.Remove(w.prove(same))
+	for _, job := range []string{"", ".", "..", "a/b", "ä", "a b", strings.Repeat("x", 129)} {
+		if _, err := w.p.Create(t.Context(), job, 0, Limits{}); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("job %q: %v", job, err)
+		}
+	}
+	if err := unix.Mkdirat(fd(g.dir), "below", 0o755); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a group below a job's: %v", err)
+	}
+}
+
+// rehost runs a sidecar of its own in a process of its own, for what a process has only once.
+func rehost(t *testing.T, files []*os.File, args ...string) string {
+	t.Helper()
+	c := exec.CommandContext(deadline(t, 30*time.Second), selfExe, args...)
+	c.Args[0] = villainName
+	c.Args = append([]string{villainName}, args...)
+	c.ExtraFiles = files
+	c.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v, %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Go parks a main thread that was locked at its goroutine's end; the kernel judges the process by it.
+func TestMainThreadStaysFree(t *testing.T) {
+	if got := rehost(t, nil, "launches", "200", "guarded"); got != "NoNewPrivs 0, threads flat" {
+		t.Errorf("guarded: %s", got)
+	}
+	if got := rehost(t, nil, "launches", "200", "naive"); !refusedClone3() && got != "NoNewPrivs 1, threads flat" {
+		t.Errorf("control: without the check 200 launches left the main thread alone: %s", got)
+	}
+}
+
+func TestInheritedDescriptor(t *testing.T) {
+	stray, err := os.Open("/etc/hostname")
+	ok(t, err)
+	defer stray.Close()
+	if got := rehost(t, []*os.File{stray}, "inherit", "secure"); got != "0 1 2" {
+		t.Errorf("descriptors %s", got)
+	}
+	if got := rehost(t, []*os.File{stray}, "inherit", "insecure"); got != "0 1 2 3" {
+		t.Errorf("control: without SecureProcess %s, want 0 1 2 3", got)
+	}
+}
+
+func TestSelfTestIsRefused(t *testing.T) {
+	for _, err := range []error{unix.EACCES, unix.EBUSY} {
+		_, got := Open(t.Context(), Options{Workspace: t.TempDir(), NoReaper: true, off: switches{clone3: err}})
+		if u := new(UnavailableError); !errors.As(got, &u) || u.Reasons[0].Check != "self-test" {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+	for _, err := range []error{unix.ENOSYS, unix.EPERM} {
+		p, got := Open(t.Context(), Options{Workspace: t.TempDir(), NoReaper: true, off: switches{clone3: err}})
+		ok(t, got)
+		if p.caps.Entry != EntryShim || p.caps.EntryWhy == "" {
+			t.Errorf("%v: %+v", err, p.caps)
+		}
+		ok(t, p.Close(t.Context()))
+	}
+}
