@@ -27,7 +27,7 @@ var tables = []struct {
 // constants renders the constants of a string type, with their comments, in the order of the source.
 func constants(dir, typ, title string) func(*testing.T, []*source) string {
 	return func(t *testing.T, files []*source) string {
-		rows := ""
+		var rows strings.Builder
 		for _, s := range files {
 			if s.dir != dir || s.test() {
 				continue
@@ -35,16 +35,16 @@ func constants(dir, typ, title string) func(*testing.T, []*source) string {
 			ast.Inspect(s.syntax, func(n ast.Node) bool {
 				if v, ok := n.(*ast.ValueSpec); ok && v.Type != nil && lastName(v.Type) == typ && len(v.Values) == 1 {
 					if lit, ok := v.Values[0].(*ast.BasicLit); ok {
-						rows += fmt.Sprintf("| `%s` | %s |\n", strings.Trim(lit.Value, `"`), strings.TrimSpace(v.Comment.Text()))
+						fmt.Fprintf(&rows, "| `%s` | %s |\n", strings.Trim(lit.Value, `"`), strings.TrimSpace(v.Comment.Text()))
 					}
 				}
 				return true
 			})
 		}
-		if rows == "" {
+		if rows.Len() == 0 {
 			t.Errorf("%s has no constants of type %s", dir, typ)
 		}
-		return "| " + title + " | meaning |\n|---|---|\n" + rows
+		return "| " + title + " | meaning |\n|---|---|\n" + rows.String()
 	}
 }
 
@@ -53,10 +53,10 @@ var marker = regexp.MustCompile(`<!-- table:(\S+) -->`)
 // TestTables compares each table, and wants every marker in docs/ to be compared by somebody.
 func TestTables(t *testing.T) {
 	files := load(t)
-	checked := ""
+	var checked strings.Builder
 	for _, s := range files {
 		if s.test() {
-			checked += s.text
+			checked.WriteString(s.text)
 		}
 	}
 	for _, table := range tables {
@@ -64,7 +64,7 @@ func TestTables(t *testing.T) {
 	}
 	for name, text := range tree(t) {
 		if filepath.Ext(name) == ".md" {
-			report(t, unchecked(name, text, checked))
+			report(t, unchecked(name, text, checked.String()))
 		}
 	}
 }
@@ -122,11 +122,12 @@ func blocks(text string) (found []block, err error) {
 // session types the commands into one shell in dir, and returns the block as it looks afterwards.
 func session(t *testing.T, dir string, b block) string {
 	t.Helper()
-	script := "exec 2>&1\n"
+	var script strings.Builder
+	script.WriteString("exec 2>&1\n")
 	for _, c := range b.commands {
-		script += fmt.Sprintf("printf '%%s\\n' %s\n{ %s\n} || echo \"exit status $?\"\n", quote("$ "+c), c)
+		fmt.Fprintf(&script, "printf '%%s\\n' %s\n{ %s\n} || echo \"exit status $?\"\n", quote("$ "+c), c)
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script.String())
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {

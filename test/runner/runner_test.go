@@ -29,6 +29,7 @@ func TestStreams(t *testing.T) {
 		says   string // what else the output must contain
 	}{
 		{"good", good, nil, "2 passed, 0 failed", "ok   p"},
+		{"note", strings.Replace(good, "=== RUN   TestA", "    a_test.go:3: NOTE 7 lines", 1), nil, "2 passed, 0 failed", "NOTE 7 lines\n"},
 		{"failed", `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: got 1, want 2\n"}
 {"Action":"fail","Package":"p","Test":"TestA","Elapsed":0}
