@@ -195,9 +195,15 @@ func unique(b []byte) error {
 				}
 			}
 			if names := open[len(open)-1]; names != nil && last != ':' {
-				var name string
-				if err := json.Unmarshal(b[start:i+1], &name); err != nil || names[name] {
-					return fmt.Errorf("doubled member %q", name)
+				name := string(b[start+1 : i])
+				if strings.Contains(name, "\\") {
+					if err := json.Unmarshal(b[start:i+1], &name); err != nil {
+						return err
+					}
+				}
+				// encoding/json ignores the case of the names that wire has
+				if names[name] || len(open) == 1 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz") != "" {
+					return fmt.Errorf("doubled or unknown member %q", name)
 				}
 				names[name] = true
 			}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"unicode/utf8"
 )
 
@@ -16,21 +17,33 @@ func Digest(encoded []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Decode reads what Encode wrote, strictly: bounded, no unknown or doubled member, nothing behind it.
+// Decode reads what Encode wrote, strictly: bounded, no unknown, missing or doubled member, nothing behind it.
 // The error wraps [ErrState].
 func Decode(encoded []byte) (State, error) {
-	var s State
-	if _, err := object(encoded, MaxState); err != nil {
+	s, err := decode(encoded)
+	if err != nil {
 		return State{}, fmt.Errorf("decode state: %w: %w", ErrState, err)
+	}
+	return s, nil
+}
+
+func decode(encoded []byte) (s State, err error) {
+	given, err := object(encoded, MaxState)
+	if err != nil {
+		return s, err
 	}
 	dec := json.NewDecoder(bytes.NewReader(encoded))
-	dec.DisallowUnknownFields()
 	dec.UseNumber()
 	if err := dec.Decode(&s); err != nil {
-		return State{}, fmt.Errorf("decode state: %w: %w", ErrState, err)
+		return s, err
 	}
-	if _, err := s.Encode(); err != nil {
-		return State{}, fmt.Errorf("decode state: %w: %w", ErrState, err)
+	again, err := s.Encode()
+	if err != nil {
+		return s, err
+	}
+	// encoding/json ignores the case of names, so what it understood is compared with what was there.
+	if taken, err := object(again, MaxState); err != nil || !reflect.DeepEqual(given, taken) {
+		return s, errors.Join(err, errors.New("not what a state is encoded as"))
 	}
 	return s, nil
 }
