@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+)
+
+func newAudit() *cobra.Command {
+	var q ledger.Query
+	var kind, since, until string
+	var asJSON, follow bool
+	c := &cobra.Command{
+		Use:     "audit",
+		Short:   "Print the audit trail",
+		Long:    "Prints the events of the audit trail, oldest first. It may run beside a live engine.",
+		Example: "  eda-sidecar audit --kind commit --since 1h",
+		Args:    cobra.NoArgs,
+	}
+	flags := workspaceFlags(c)
+	c.Flags().StringVar(&q.Job, "job", "", "events of this job alone")
+	c.Flags().StringVar(&q.Session, "session", "", "events of this session id alone")
+	c.Flags().StringVar(&kind, "kind", "", "events of this kind alone")
+	c.Flags().StringVar(&since, "since", "", "events from this time on: RFC 3339, or how long ago, such as 2h")
+	c.Flags().StringVar(&until, "until", "", "events before this time: RFC 3339, or how long ago")
+	c.Flags().BoolVar(&asJSON, "json", false, "print CloudEvents, one a line, with prevhash and hash")
+	c.Flags().BoolVar(&follow, "follow", false, "go on with new events until interrupted")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		q.Kind = audit.Kind(kind)
+		if err := errors.Join(parseTime(since, &q.Since), parseTime(until, &q.Until)); err != nil {
+			return err
+		}
+		r, err := openTrail(flags)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = r.Close() }() // opened for reading
+		events := r.Events
+		if follow {
+			events = r.Follow
+		}
+		err = events(c.Context(), q, func(e ledger.Record) error { return printEvent(c.OutOrStdout(), e, asJSON) })
+		if follow && c.Context().Err() != nil {
+			return nil
+		}
+		return trailError("read the audit trail", err)
+	}
+	c.AddCommand(newAuditVerify(flags))
+	return c
+}
+
+func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:     "verify",
+		Short:   "Check chain, orders, phases and states of the whole trail",
+		Long:    "Checks that no event was changed, removed or put in, and that jobs and sessions agree with the events. Prints the head of the chain, for keeping elsewhere.",
+		Example: "  eda-sidecar audit verify",
+		Args:    cobra.NoArgs,
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		r, err := openTrail(flags)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = r.Close() }() // opened for reading
+		report, err := r.Verify(c.Context())
+		if err != nil {
+			return &job.Error{Code: job.Internal, Op: "verify the audit trail", Err: err}
+		}
+		if asJSON {
+			return printJSON(c.OutOrStdout(), map[string]any{
+				"events": report.Events, "jobs": report.Jobs, "sessions": report.Sessions, "seq": report.Head.Seq, "hash": fmt.Sprintf("%x", report.Head.Hash),
+			})
+		}
+		fmt.Fprintf(c.OutOrStdout(), "ok: %d events, %d jobs, %d sessions; head %s\n", report.Events, report.Jobs, report.Sessions, report.Head)
+		return nil
+	}
+	return c
+}
+
+func openTrail(flags *sidecar.Flags) (*ledger.Reader, error) {
+	cfg, err := load(flags)
+	if err != nil {
+		return nil, err
+	}
+	r, err := ledger.OpenReader(cfg.StateDir)
+	return r, trailError("open the audit trail", err)
+}
+
+func trailError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return sidecar.LedgerError(op, err)
+}
+
+// parseTime reads RFC 3339, or a duration before now.
+func parseTime(text string, to *time.Time) error {
+	if text == "" {
+		return nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		*to = time.Now().Add(-ago)
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return fmt.Errorf("time %q: want RFC 3339, such as 2026-01-31T12:00:00Z, or a duration, such as 2h", text)
+	}
+	*to = at
+	return nil
+}
+
+func printEvent(w io.Writer, r ledger.Record, asJSON bool) error {
+	if asJSON {
+		_, err := fmt.Fprintf(w, "%s\n", r.Line())
+		return err
+	}
+	e, err := audit.Decode(r.Body)
+	if err != nil {
+		return err
+	}
+	detail := ""
+	for _, key := range []string{"code", "resolution", "proof", "reason"} {
+		if v, ok := e.Data[key]; ok {
+			detail += fmt.Sprintf(" %s=%v", key, v)
+		}
+	}
+	_, err = fmt.Fprintf(w, "%6d %s %-20s %-36s %s%s\n", r.Seq, e.At.UTC().Format(time.RFC3339Nano), e.Kind, e.Job, e.Tool, printable(detail))
+	return err
+}

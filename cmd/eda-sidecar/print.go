@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+)
+
+// printError says what a command could not do, and what to do about it. A result that was printed already says it all.
+func printError(w io.Writer, err error) {
+	var printed *silentError
+	if errors.As(err, &printed) {
+		return
+	}
+	text := err.Error()
+	if !strings.HasPrefix(text, "cannot ") {
+		text = "cannot " + text
+	}
+	var failed *job.Error
+	hint := "see 'eda-sidecar --help'"
+	if errors.As(err, &failed) {
+		hint = failed.Code.Hint()
+	} else {
+		text = "cannot understand the command line: " + err.Error()
+	}
+	fmt.Fprintf(w, "eda-sidecar: %s\nhint: %s\n", text, hint)
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printResult prints a result for machines or for people, and returns the error that carries its exit code.
+func printResult(w, errs io.Writer, r job.Result, asJSON bool) error {
+	if asJSON {
+		if err := printJSON(w, r); err != nil {
+			return err
+		}
+	} else {
+		printHuman(w, errs, r)
+	}
+	if r.Code == job.OK {
+		return nil
+	}
+	return &silentError{exitOf(r.Code)}
+}
+
+func printHuman(w, errs io.Writer, r job.Result) {
+	took := (time.Duration(r.Duration) * time.Millisecond).Round(10 * time.Millisecond)
+	if r.Code != job.OK {
+		for _, d := range r.Diagnostics {
+			fmt.Fprintln(errs, "  "+diagnostic(d))
+		}
+		if tail := lastLines(r.Log, 10); tail != "" && len(r.Diagnostics) == 0 {
+			fmt.Fprint(errs, indent(tail))
+		}
+		fmt.Fprintf(errs, "eda-sidecar: %s\n", r.Message)
+		fmt.Fprintf(errs, "%s after %v: %s\n", r.Code, took, evidence(r))
+		fmt.Fprintf(errs, "hint: %s\n", r.Hint)
+		return
+	}
+	for _, d := range r.Diagnostics {
+		fmt.Fprintln(w, "  "+diagnostic(d))
+	}
+	done := "committed"
+	if r.Phase == "" {
+		done = "read"
+	}
+	fmt.Fprintf(w, "%s: %s, verdict %s, in %v: %s\n", r.Tool, done, r.Verdict, took, r.Summary)
+	for _, o := range r.Outputs {
+		if o.Absent {
+			fmt.Fprintf(w, "  %s: not written, %s is as it was\n", o.Name, o.Path)
+			continue
+		}
+		fmt.Fprintf(w, "  %s: %s (%d bytes, sha256 %.12s)\n", o.Name, o.Path, o.Bytes, o.SHA256)
+	}
+	fmt.Fprintf(w, "  job %s: %s\n", r.Job, evidence(r))
+}
+
+// evidence says in words what is true after the call.
+func evidence(r job.Result) string {
+	var parts []string
+	if r.WorkerTerminated {
+		parts = append(parts, "process tree proven dead")
+	} else {
+		parts = append(parts, "NOT proven dead")
+	}
+	if r.DescendantsKilled > 0 {
+		parts = append(parts, fmt.Sprintf("%d descendants killed", r.DescendantsKilled))
+	}
+	switch {
+	case r.Code == job.OK && r.Session != "":
+		parts = append(parts, fmt.Sprintf("session %s at version %d", r.Session, r.SessionVersion))
+	case r.Code == job.OK:
+	case r.RolledBack:
+		parts = append(parts, "nothing has changed")
+	default:
+		parts = append(parts, "the undo is NOT finished: keys stay held")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func diagnostic(d adapters.Diagnostic) string {
+	where := ""
+	if d.File != "" {
+		where = d.File + ":"
+		if d.Line > 0 {
+			where += fmt.Sprintf("%d:", d.Line)
+		}
+		where += " "
+	}
+	return fmt.Sprintf("%s%s: %s", where, d.Severity, printable(d.Message))
+}
+
+// lastLines returns the last n lines of what the tool printed.
+func lastLines(l job.Log, n int) string {
+	text := l.Head
+	if l.Tail != "" {
+		text = l.Tail
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "\n")
+}
+
+func indent(text string) string {
+	return "  | " + strings.ReplaceAll(printable(text), "\n", "\n  | ") + "\n"
+}
+
+// printable keeps a tool's output from driving the terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r >= 0x20 && r != 0x7f && (r < 0x80 || r > 0x9f) {
+			return r
+		}
+		return '?'
+	}, text)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar"
+)
+
+func newRecover() *cobra.Command {
+	var dryRun, asJSON bool
+	c := &cobra.Command{
+		Use:   "recover",
+		Short: "Bring every job of an earlier process to its end",
+		Long: `Kills what an earlier process left running, proves it dead, and rolls every job back or forward. Every command that
+opens the workspace does this first; recover does nothing else.`,
+		Example: "  eda-sidecar recover --dry-run",
+		Args:    cobra.NoArgs,
+	}
+	flags := workspaceFlags(c)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done about files, and change nothing")
+	c.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := load(flags)
+		if err != nil {
+			return err
+		}
+		var found []sidecar.Recovered
+		if dryRun {
+			if found, err = sidecar.DryRun(c.Context(), cfg); err != nil {
+				return err
+			}
+		} else {
+			s, err := sidecar.Open(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			found = s.Recovered
+			if err := s.Close(); err != nil {
+				return err
+			}
+		}
+		if asJSON {
+			return printJSON(c.OutOrStdout(), append([]sidecar.Recovered{}, found...))
+		}
+		if len(found) == 0 {
+			fmt.Fprintln(c.OutOrStdout(), "nothing to recover")
+		}
+		for _, r := range found {
+			fmt.Fprintf(c.OutOrStdout(), "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, r.Phase, r.Resolution, because(r.Reason))
+			for _, a := range r.Actions {
+				fmt.Fprintf(c.OutOrStdout(), "  %s %s\n", a.Kind, a.Why)
+			}
+		}
+		return nil
+	}
+	return c
+}

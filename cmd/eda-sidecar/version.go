@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker: -X main.version=...
+var version = "devel"
+
+func newVersion() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "version", Short: "Print version, revision and Go version", Example: "  eda-sidecar version --json", Args: cobra.NoArgs,
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		revision := "unknown"
+		if info, ok := debug.ReadBuildInfo(); ok {
+			for _, s := range info.Settings {
+				if s.Key == "vcs.revision" {
+					revision = s.Value
+				}
+			}
+		}
+		if asJSON {
+			return printJSON(c.OutOrStdout(), map[string]string{"version": version, "revision": revision, "go": runtime.Version()})
+		}
+		fmt.Fprintf(c.OutOrStdout(), "eda-sidecar %s, revision %s, %s\n", version, revision, runtime.Version())
+		return nil
+	}
+	return c
+}

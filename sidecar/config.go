@@ -1,0 +1,285 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v2"
+
+	"github.com/eda-sidecar/eda-sidecar/adapters"
+)
+
+// Config is everything that can be set, validated. Make one with LoadConfig.
+type Config struct {
+	Workspace       string // absolute, without symbolic links
+	StateDir        string // absolute
+	Node            string // name of this machine in the journal; empty: the host name
+	CgroupParent    string // absolute cgroup directory for our groups; empty: discover
+	LimitsRequired  bool   // a limit that cannot be set refuses the tool
+	Path            string // PATH of tools
+	Readable        []string
+	PassEnv         []string // names that a tool may ask for
+	AllowScript     bool     // tools of trust script may be called
+	QueueTimeout    time.Duration
+	KillTimeout     time.Duration
+	Grace           time.Duration
+	BackupRetention time.Duration // how long a displaced original is kept
+	AuditRetention  time.Duration
+	MinFreeBytes    int64
+	MinFreeInodes   int64
+	ToolLimits      map[string]adapters.Limits
+	Catalog         *adapters.Catalog
+}
+
+// Flags are what the command line sets. They win over the file.
+type Flags struct {
+	Workspace string // empty: the current directory
+	StateDir  string // empty: the file's, else .eda-sidecar/state of the workspace
+	Config    string // path of the file; empty: none
+}
+
+// file is the configuration file. docs/config.md is held against its tags.
+type file struct {
+	StateDir        string                  `yaml:"state_dir"`
+	Node            string                  `yaml:"node"`
+	CgroupParent    string                  `yaml:"cgroup_parent"`
+	Limits          string                  `yaml:"limits"`
+	Path            string                  `yaml:"path"`
+	Readable        []string                `yaml:"readable"`
+	AllowScript     bool                    `yaml:"allow_script"`
+	Env             struct{ Pass []string } `yaml:"env"`
+	QueueTimeout    string                  `yaml:"queue_timeout"`
+	KillTimeout     string                  `yaml:"kill_timeout"`
+	Grace           string                  `yaml:"grace"`
+	BackupRetention string                  `yaml:"backup_retention"`
+	AuditRetention  string                  `yaml:"audit_retention"`
+	MinFreeBytes    string                  `yaml:"min_free_bytes"`
+	MinFreeInodes   int64                   `yaml:"min_free_inodes"`
+	ToolLimits      map[string]toolLimits   `yaml:"tool_limits"`
+	Tools           []any                   `yaml:"tools"` // read by adapters.Declared
+}
+
+// toolLimits replace a tool's own where they are set.
+type toolLimits struct {
+	Wall    string `yaml:"wall"`
+	Memory  string `yaml:"memory"`
+	Pids    int64  `yaml:"pids"`
+	Staging string `yaml:"staging"`
+	Log     string `yaml:"log"`
+}
+
+// ConfigKey is one row of docs/config.md.
+type ConfigKey struct{ Key, Default, Meaning string }
+
+// ConfigKeys returns the keys of the configuration file, in the order of the documentation.
+func ConfigKeys() []ConfigKey {
+	return []ConfigKey{
+		{"state_dir", "`<workspace>/.eda-sidecar/state`", "directory of the ledger: local file system, absolute path; `--state-dir` wins"},
+		{"node", "host name", "name of this machine in the journal; recovery tells a reboot from another machine by it"},
+		{"cgroup_parent", "discovered", "absolute cgroup2 directory to make groups in"},
+		{"limits", "`best-effort`", "`required`: a tool whose memory or process limit cannot be set does not run"},
+		{"path", "`/usr/local/bin:/usr/bin:/bin`", "PATH of tools; absolute directories"},
+		{"readable", "none", "absolute directories that tools may read beside the system's, such as PDKs"},
+		{"allow_script", "`false`", "tools of trust `script` may be called; `run` is not affected"},
+		{"env.pass", "none", "names of environment variables that a declared tool gets if it asks for them"},
+		{"queue_timeout", "`60s`", "how long a call waits for its session and targets"},
+		{"kill_timeout", "`10s`", "how long death may take to be proven"},
+		{"grace", "`2s`", "from SIGTERM to the kill of a late or cancelled tool"},
+		{"backup_retention", "`10m`", "how long a displaced original is kept"},
+		{"audit_retention", "`2160h`", "how long events are kept"},
+		{"min_free_bytes", "`64MiB`", "calls are refused below this room on the workspace's volume"},
+		{"min_free_inodes", "`128`", "the same for inodes"},
+		{"tool_limits", "the tool's own", "by tool: `wall`, `memory`, `pids`, `staging`, `log`"},
+		{"tools", "none", "declared tools; `eda-sidecar tools schema` prints their JSON Schema"},
+	}
+}
+
+const maxConfig = 1 << 20 // bytes of a configuration file
+
+// LoadConfig reads and validates flags and file. It returns every mistake, each with the path of its key.
+func LoadConfig(flags Flags) (Config, error) {
+	var f file
+	var errs []error
+	var text []byte
+	if flags.Config != "" {
+		var err error
+		if text, err = readFile(flags.Config); err != nil {
+			return Config{}, err
+		}
+		if err := yaml.UnmarshalStrict(text, &f); err != nil {
+			return Config{}, fmt.Errorf("config %q: %w", flags.Config, err)
+		}
+	}
+	v := &validator{errs: &errs}
+	c := Config{
+		Node: f.Node, CgroupParent: f.CgroupParent, LimitsRequired: v.oneOf("limits", f.Limits, "best-effort", "required") == "required",
+		Path: "/usr/local/bin:/usr/bin:/bin", Readable: f.Readable, PassEnv: f.Env.Pass, AllowScript: f.AllowScript,
+		QueueTimeout: v.duration("queue_timeout", f.QueueTimeout, time.Minute), KillTimeout: v.duration("kill_timeout", f.KillTimeout, 10*time.Second),
+		Grace: v.duration("grace", f.Grace, 2*time.Second), BackupRetention: v.duration("backup_retention", f.BackupRetention, 10*time.Minute),
+		AuditRetention: v.duration("audit_retention", f.AuditRetention, 90*24*time.Hour),
+		MinFreeBytes:   v.size("min_free_bytes", f.MinFreeBytes, 64<<20), MinFreeInodes: 128, ToolLimits: map[string]adapters.Limits{},
+	}
+	if f.Path != "" {
+		c.Path = f.Path
+	}
+	for i, dir := range filepath.SplitList(c.Path) {
+		v.absolute(fmt.Sprintf("path[%d]", i), dir)
+	}
+	for i, dir := range c.Readable {
+		v.absolute(fmt.Sprintf("readable[%d]", i), dir)
+	}
+	for i, name := range c.PassEnv {
+		if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`).MatchString(name) || strings.HasPrefix(name, "LD_") {
+			v.bad(fmt.Sprintf("env.pass[%d]", i), "%q cannot be passed to a tool", name)
+		}
+	}
+	if f.CgroupParent != "" {
+		v.absolute("cgroup_parent", f.CgroupParent)
+	}
+	if f.MinFreeInodes < 0 {
+		v.bad("min_free_inodes", "%d is below zero", f.MinFreeInodes)
+	} else if f.MinFreeInodes > 0 {
+		c.MinFreeInodes = f.MinFreeInodes
+	}
+	v.places(&c, flags, f.StateDir)
+	v.catalog(&c, text, f.ToolLimits)
+	if err := errors.Join(errs...); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxConfig {
+		return nil, fmt.Errorf("config %q: want a regular file of at most %d bytes", path, maxConfig)
+	}
+	return os.ReadFile(path)
+}
+
+// validator gathers mistakes, each with the path of its key.
+type validator struct{ errs *[]error }
+
+func (v *validator) bad(key, format string, args ...any) {
+	*v.errs = append(*v.errs, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+}
+
+func (v *validator) oneOf(key, got string, allowed ...string) string {
+	if got == "" {
+		return allowed[0]
+	}
+	if !slices.Contains(allowed, got) {
+		v.bad(key, "%q is not one of %s", got, strings.Join(allowed, ", "))
+	}
+	return got
+}
+
+func (v *validator) duration(key, text string, def time.Duration) time.Duration {
+	if text == "" {
+		return def
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		v.bad(key, "%q is no duration above zero, such as 90s or 10m", text)
+	}
+	return d
+}
+
+func (v *validator) size(key, text string, def int64) int64 {
+	if text == "" {
+		return def
+	}
+	n, err := adapters.ParseSize(text)
+	if err != nil || n <= 0 {
+		v.bad(key, "%q is no size above zero, such as 64MiB or 4GiB", text)
+	}
+	return n
+}
+
+func (v *validator) absolute(key, path string) {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		v.bad(key, "%q is not an absolute, clean path", path)
+	}
+}
+
+// places decides workspace and state directory. The workspace must be there; the state directory is made.
+func (v *validator) places(c *Config, flags Flags, stateDir string) {
+	workspace, err := filepath.Abs(flags.Workspace)
+	if err == nil {
+		workspace, err = filepath.EvalSymlinks(workspace)
+	}
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Stat(workspace)
+	}
+	switch {
+	case err != nil:
+		v.bad("workspace", "%v", err)
+		return
+	case !info.IsDir():
+		v.bad("workspace", "%q is not a directory", workspace)
+		return
+	case workspace == "/":
+		v.bad("workspace", "the root directory cannot be a workspace")
+		return
+	}
+	c.Workspace = workspace
+	c.StateDir = filepath.Join(workspace, ".eda-sidecar", "state")
+	if stateDir != "" {
+		v.absolute("state_dir", stateDir)
+		c.StateDir = stateDir
+	}
+	if flags.StateDir != "" {
+		if c.StateDir, err = filepath.Abs(flags.StateDir); err != nil {
+			v.bad("state-dir", "%v", err)
+		}
+	}
+	if rel, err := filepath.Rel(workspace, c.StateDir); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") &&
+		rel != filepath.Join(".eda-sidecar", "state") {
+		v.bad("state_dir", "%q lies in the workspace, where tools can read: leave it out, or name a place outside", c.StateDir)
+	}
+	for i, dir := range c.Readable {
+		if within(c.StateDir, dir) || within(dir, c.StateDir) {
+			v.bad(fmt.Sprintf("readable[%d]", i), "%q would open the state directory to tools", dir)
+		}
+	}
+}
+
+// within reports whether p is dir or below it.
+func within(p, dir string) bool {
+	rel, err := filepath.Rel(dir, p)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+func (v *validator) catalog(c *Config, text []byte, limits map[string]toolLimits) {
+	declared, err := adapters.Declared(text)
+	if err != nil {
+		*v.errs = append(*v.errs, err)
+	}
+	if c.Catalog, err = adapters.NewCatalog(declared...); err != nil {
+		*v.errs = append(*v.errs, err)
+		return
+	}
+	for name, l := range limits {
+		key := "tool_limits." + name
+		if t, hint := c.Catalog.Tool(name); t == nil {
+			v.bad(key, "there is no such tool (%s)", hint)
+		}
+		if l.Pids < 0 {
+			v.bad(key+".pids", "%d is below zero", l.Pids)
+		}
+		c.ToolLimits[name] = adapters.Limits{
+			Wall: v.duration(key+".wall", l.Wall, 0), MemoryBytes: v.size(key+".memory", l.Memory, 0), Pids: l.Pids,
+			StagingBytes: v.size(key+".staging", l.Staging, 0), LogBytes: v.size(key+".log", l.Log, 0),
+		}
+	}
+}

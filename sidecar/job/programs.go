@@ -1,0 +1,204 @@
+package job
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+)
+
+// versionTimeout bounds the question for a program's version.
+const versionTimeout = 5 * time.Second
+
+// programs finds what tools need, once, and asks for versions: in a group of its own, under the sandbox.
+type programs struct {
+	groups Groups
+	o      *Options
+	root   string
+
+	mu    sync.Mutex
+	found map[string]*found // guarded by mu: by program key and tool
+}
+
+type found struct {
+	name, path, version string
+	err                 error
+}
+
+// find returns the program of this key, or TOOL_NOT_INSTALLED with what was looked for and found.
+func (p *programs) find(t *adapters.Tool, key string) (*found, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.found[t.Name+" "+key]
+	if f == nil {
+		f = p.look(t, key)
+		p.found[t.Name+" "+key] = f
+	}
+	return f, f.err
+}
+
+func (p *programs) look(t *adapters.Tool, key string) *found {
+	for _, program := range t.Programs {
+		if program.Key != key {
+			continue
+		}
+		f := &found{name: key, path: p.lookPath(program.Names)}
+		if f.path == "" {
+			f.err = failf(ToolNotInstalled, "program %q is not in PATH %q", strings.Join(program.Names, "\" or \""), p.o.Path)
+			return f
+		}
+		version, err := p.version(program, f.path)
+		f.version = version.Text
+		if err != nil {
+			f.err = or(ToolNotInstalled, fmt.Sprintf("ask %q for its version", f.path), err)
+		}
+		return f
+	}
+	return &found{name: key, err: failf(Internal, "internal error: tool %q has no program %q", t.Name, key)}
+}
+
+// lookPath returns the first executable file of these names, absolute, or the empty string.
+func (p *programs) lookPath(names []string) string {
+	for _, name := range names {
+		dirs := filepath.SplitList(p.o.Path)
+		if filepath.IsAbs(name) {
+			dirs = []string{""}
+		}
+		for _, dir := range dirs {
+			path := filepath.Join(dir, name)
+			info, err := os.Stat(path)
+			if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && filepath.IsAbs(path) {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+func (p *programs) version(program adapters.Program, path string) (v adapters.Version, err error) {
+	if program.VersionArgs == nil {
+		return v, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
+	defer cancel()
+	out, err := p.ask(ctx, path, program.VersionArgs)
+	if err != nil {
+		return v, err
+	}
+	return program.ParseVersion(out)
+}
+
+// ask runs one short command to its end and returns what it printed, 64 KiB at most.
+func (p *programs) ask(ctx context.Context, path string, args []string) (string, error) {
+	g, err := p.groups.Create(ctx, "v-"+uuid.Must(uuid.NewV7()).String(), 0, cgroup.Limits{})
+	if err != nil {
+		return "", err
+	}
+	process, startErr := g.Start(ctx, cgroup.Command{
+		Path: path, Args: append([]string{path}, args...), Env: cgroup.BaseEnv("/nonexistent", p.o.Path), Dir: "/", Linger: -1,
+		Sandbox: cgroup.Sandbox{Readable: p.o.Readable, Hidden: p.o.Hidden, UID: p.o.ToolUID, GID: p.o.ToolGID},
+	})
+	var waitErr error
+	if startErr == nil {
+		_, waitErr = process.Wait(ctx)
+	}
+	kill, cancel := context.WithTimeout(context.Background(), p.o.KillTimeout)
+	defer cancel()
+	_, _ = g.Kill(kill) // a refused kill shows in the proof
+	empty, err := g.WaitEmpty(kill)
+	if err != nil {
+		p.groups.Sweep(g, g.Remove)
+		return "", err
+	}
+	defer g.Remove(empty)
+	if startErr != nil {
+		return "", startErr
+	}
+	return string(process.Output().Head), waitErr
+}
+
+// Programs looks for everything that a tool needs and asks for versions. The error joins what is wrong.
+func (r *Runner) Programs(t *adapters.Tool) ([]Program, error) {
+	var errs []error
+	for _, program := range t.Programs {
+		_, err := r.programs.find(t, program.Key)
+		errs = append(errs, err)
+	}
+	return r.programs.of(t), errors.Join(errs...)
+}
+
+// of returns what is known of a tool's programs, for results and events.
+func (p *programs) of(t *adapters.Tool) []Program {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []Program
+	for _, program := range t.Programs {
+		if f := p.found[t.Name+" "+program.Key]; f != nil && f.path != "" {
+			all = append(all, Program{Name: f.name, Path: f.path, Version: f.version})
+		}
+	}
+	return all
+}
+
+// Digest returns the SHA-256 of v as JSON, in hex: what the audit trail holds of arguments.
+func Digest(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		b = fmt.Append(nil, v)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func signalName(s unix.Signal) string {
+	if name := unix.SignalName(s); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", int(s))
+}
+
+// addUsage adds the usage of one more step: times and counts are summed, peaks are the highest.
+func addUsage(sum *cgroup.Usage, u cgroup.Usage) {
+	for _, f := range []struct{ to, from **float64 }{
+		{&sum.CPUSeconds, &u.CPUSeconds}, {&sum.ThrottledSeconds, &u.ThrottledSeconds}, {&sum.CPUPressureSeconds, &u.CPUPressureSeconds},
+		{&sum.MemoryPressureSeconds, &u.MemoryPressureSeconds}, {&sum.IOPressureSeconds, &u.IOPressureSeconds},
+	} {
+		merge(f.to, *f.from, func(a, b float64) float64 { return a + b })
+	}
+	for _, f := range []struct{ to, from **int64 }{
+		{&sum.IOReadBytes, &u.IOReadBytes}, {&sum.IOWriteBytes, &u.IOWriteBytes}, {&sum.OOMKills, &u.OOMKills},
+		{&sum.OOMGroupKills, &u.OOMGroupKills}, {&sum.PidsMax, &u.PidsMax},
+	} {
+		merge(f.to, *f.from, func(a, b int64) int64 { return a + b })
+	}
+	for _, f := range []struct{ to, from **int64 }{{&sum.MemoryPeakBytes, &u.MemoryPeakBytes}, {&sum.PidsPeak, &u.PidsPeak}} {
+		merge(f.to, *f.from, func(a, b int64) int64 { return max(a, b) })
+	}
+	sum.Unlimited = u.Unlimited
+}
+
+// merge keeps absent apart from zero.
+func merge[T any](to **T, from *T, both func(a, b T) T) {
+	switch {
+	case from == nil:
+	case *to == nil:
+		v := *from
+		*to = &v
+	default:
+		v := both(**to, *from)
+		*to = &v
+	}
+}

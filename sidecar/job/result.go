@@ -1,0 +1,107 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// Result is the answer to every call, in the form that is printed and sent. RolledBack false beside an error code
+// means that the undo is not finished or not proven durable: the keys stay held until it is.
+type Result struct {
+	Code              Code                  `json:"code"`
+	Verdict           adapters.Verdict      `json:"verdict,omitempty"`
+	Summary           string                `json:"summary,omitempty"` // one line, by the adapter
+	Message           string                `json:"message,omitempty"` // what went wrong: operation, object, cause
+	Hint              string                `json:"hint,omitempty"`    // what to do about it
+	Tool              string                `json:"tool"`
+	Job               string                `json:"job_id"`
+	Session           string                `json:"session_id,omitempty"`
+	SessionVersion    int64                 `json:"session_version,omitempty"` // generation after the call
+	Phase             txn.Phase             `json:"phase,omitempty"`           // empty for a read
+	RolledBack        bool                  `json:"rolled_back"`
+	WorkerTerminated  bool                  `json:"worker_terminated"` // every group that was started is proven empty
+	DescendantsKilled int                   `json:"descendants_killed"`
+	Duration          int64                 `json:"duration_ms"` // from the call to the answer
+	Outputs           []Published           `json:"outputs"`
+	Undeclared        []string              `json:"undeclared_files"` // relative to the job directory; at most 100
+	UndeclaredTotal   int                   `json:"undeclared_total,omitempty"`
+	Diagnostics       []adapters.Diagnostic `json:"diagnostics"`
+	Data              any                   `json:"data,omitempty"`
+	Log               Log                   `json:"log"`
+	Usage             cgroup.Usage          `json:"usage"`
+	Programs          []Program             `json:"programs,omitempty"`
+}
+
+// Published is one output at its target. SHA256 is hex; of a tree the digest of its manifest.
+type Published struct {
+	Name   string `json:"name"`
+	Path   string `json:"path"` // relative to the workspace
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256,omitempty"`
+	Absent bool   `json:"absent,omitempty"` // an optional output that the tool did not write; the target is as it was
+}
+
+// Log is what the tool printed: the first and last 64 KiB of it at most. Path is relative to the workspace, empty once the log is gone.
+type Log struct {
+	Head      string `json:"head"`
+	Tail      string `json:"tail"` // empty if Head holds all
+	Bytes     int64  `json:"bytes"`
+	Truncated bool   `json:"truncated"` // bytes were dropped, of the log file or of what lies between head and tail
+	Path      string `json:"path,omitempty"`
+}
+
+// Program is what was run, and its version as it says itself.
+type Program struct {
+	Name    string `json:"name"`
+	Path    string `json:"path"`
+	Version string `json:"version,omitempty"`
+}
+
+// Times are the parts of a call that metrics count and results do not print.
+type Times struct {
+	Queued, Kill, Publish, Commit time.Duration
+}
+
+// Error is why a call did not end in OK.
+type Error struct {
+	Code Code
+	Op   string // what was done, and to what: `publish "build/top.json"`
+	Err  error
+}
+
+// Error returns the operation and its cause.
+func (e *Error) Error() string {
+	switch {
+	case e.Err == nil:
+		return e.Op
+	case e.Op == "":
+		return e.Err.Error()
+	}
+	return e.Op + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func fail(code Code, op string, err error) error { return &Error{Code: code, Op: op, Err: err} }
+
+func failf(code Code, format string, args ...any) error {
+	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// asError is the one mapping from an error to its code.
+func asError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		if top := err.Error(); top != e.Error() {
+			return &Error{Code: e.Code, Err: err}
+		}
+		return e
+	}
+	return &Error{Code: codeOf(err), Err: err}
+}

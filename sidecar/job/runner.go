@@ -1,0 +1,385 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job/outcome"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/session"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// Runner runs calls. Make one with NewRunner.
+type Runner struct {
+	files    *txn.Workspace
+	root     string // absolute path of the workspace
+	ledger   *ledger.Ledger
+	groups   Groups
+	table    *lock.Table
+	programs *programs
+	o        Options
+}
+
+// NewRunner returns a runner on a recovered workspace. root is the workspace's absolute path.
+func NewRunner(files *txn.Workspace, root string, l *ledger.Ledger, groups Groups, table *lock.Table, o Options) *Runner {
+	o.defaults()
+	return &Runner{
+		files: files, root: root, ledger: l, groups: groups, table: table, o: o,
+		programs: &programs{groups: groups, o: &o, root: root, found: map[string]*found{}},
+	}
+}
+
+func (o *Options) defaults() {
+	for _, d := range []struct {
+		to  *time.Duration
+		def time.Duration
+	}{{&o.QueueTimeout, time.Minute}, {&o.KillTimeout, 10 * time.Second}, {&o.Grace, 2 * time.Second}, {&o.LedgerTimeout, 30 * time.Second}} {
+		if *d.to == 0 {
+			*d.to = d.def
+		}
+	}
+	if o.Path == "" {
+		o.Path = "/usr/local/bin:/usr/bin:/bin"
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// call is one job on its way through Run: a goroutine's own, but for its cell.
+type call struct {
+	*Runner
+	req     Request
+	id      string
+	mutates bool
+	asked   time.Time
+	cell    outcome.Cell
+	stop    []func() // run at the end, last first
+	res     Result
+	times   Times
+
+	admission *txn.Admission
+	row       ledger.Session // as cloned
+	state     session.State  // the next one
+	args      adapters.Args
+	inv       adapters.Invocation
+	groups    []Group
+	proofs    []cgroup.Empty
+	unproven  Group // the first that could not be proven empty
+	journal   *txn.Journal
+	tx        *txn.Txn
+	log       transcript
+	exits     []adapters.StepExit
+	report    adapters.Report
+	inspected *txn.Inspection
+
+	stage   stage
+	running bool          // a process of the job was started
+	minted  string        // id of a session that may have to be made
+	sweep   sync.Mutex    // orders the sweeps of several groups
+	undone  []audit.Event // what an undo has to record
+}
+
+// stage is how far a call has come, and so what its failure leaves to be undone.
+type stage int
+
+const (
+	unknown    stage = iota // to the ledger: a failure is a denial
+	recorded                // the ledger knows the job; nothing was published
+	publishing              // targets may have changed
+	committed
+)
+
+// Run runs one call to its terminal answer. The end of ctx cancels the job: it is then killed, proven dead and rolled
+// back before Run returns.
+func (r *Runner) Run(ctx context.Context, req Request) Result {
+	c := &call{Runner: r, req: req, id: uuid.Must(uuid.NewV7()).String(), asked: r.o.Now(), minted: uuid.Must(uuid.NewV7()).String()}
+	c.mutates = req.Tool.Mutates(req.Args)
+	c.res = Result{Tool: req.Tool.Name, Job: c.id, Outputs: []Published{}, Undeclared: []string{}, Diagnostics: []adapters.Diagnostic{}}
+	defer context.AfterFunc(ctx, func() { c.cell.Abandon(outcome.Cancelled) })()
+	return c.answer(c.run())
+}
+
+// run is the way of a call. An error before step 5 is a denial; after it everything is undone.
+func (c *call) run() (err error) {
+	defer func() { err = c.settle(err) }()
+	// 1 admission: targets and inputs, beneath the workspace; pre-images; allowed at all?
+	if err = c.admit(); err != nil {
+		return err
+	}
+	// 2 all keys at once: session and targets
+	if err = c.acquire(); err != nil {
+		return err
+	}
+	// 3 clone of the session's state
+	if err = c.clone(); err != nil {
+		return err
+	}
+	// 4 the plan is pure; one empty group a step
+	if err = c.plan(); err != nil {
+		return err
+	}
+	// 5 B0: the ledger says it first; then the job directory
+	if err = c.begin(); err != nil {
+		return err
+	}
+	// 6-8 every step: start in its group, wait, kill, prove empty
+	if err = c.work(); err != nil {
+		return err
+	}
+	// 9 staging walk, validators, verdict
+	if err = c.judge(); err != nil || !c.mutates {
+		return err
+	}
+	// 10 B1, the last point where an abort wins, exchange, B2
+	if err = c.publish(); err != nil {
+		return err
+	}
+	// 11 the commit point
+	return c.commitState()
+	// 12 release and answer: settle, by defer
+}
+
+// admit checks what the call may touch, and touches nothing.
+func (c *call) admit() (err error) {
+	if trust := c.req.Tool.TrustOf(c.req.Args); trust == adapters.Script && !c.req.Script {
+		return failf(Denied, "tool %q with these arguments runs code of the caller, which needs the capability \"script\"", c.req.Tool.Name)
+	}
+	if c.row, err = c.session(); err != nil {
+		return err
+	}
+	if !c.mutates {
+		return c.checkInputs()
+	}
+	var specs []txn.Spec
+	for _, o := range c.req.Args.Outputs() {
+		specs = append(specs, txn.Spec{Name: o.Name, Target: o.Target, Kind: txn.File, Optional: o.Optional, AllowEmpty: o.AllowEmpty, MakeParents: o.MakeParents})
+	}
+	if c.admission, err = c.files.Admit(specs); err != nil {
+		return err
+	}
+	c.stop = append(c.stop, c.admission.Close)
+	return c.checkInputs()
+}
+
+// checkInputs reads every input once: it must be there, beneath the workspace, and readable.
+func (c *call) checkInputs() error {
+	for _, in := range c.req.Args.AllInputs() {
+		var err error
+		if in.Dir {
+			_, err = c.files.OpenInputDir(in.Path)
+		} else {
+			_, err = c.files.OpenInput(in.Path, in.MaxBytes)
+		}
+		if err != nil {
+			return fmt.Errorf("argument %q: %w", in.Name, err)
+		}
+	}
+	return nil
+}
+
+// acquire takes the keys and looks again at the targets: what an earlier job published is now the pre-image.
+func (c *call) acquire() error {
+	if !c.mutates {
+		return nil
+	}
+	began := c.o.Now()
+	defer func() { c.times.Queued = c.o.Now().Sub(began) }()
+	for range 3 {
+		release, err := c.lock()
+		if err != nil {
+			return err
+		}
+		changed, err := c.admission.Refresh()
+		if err == nil && !changed {
+			c.cell.Hold(release)
+			return nil
+		}
+		release()
+		if err != nil {
+			return err
+		}
+	}
+	return failf(OutputConflict, "the directories of the targets changed three times while the call waited for them")
+}
+
+func (c *call) lock() (release func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.o.QueueTimeout)
+	defer cancel()
+	if !c.cell.Register(cancel) {
+		return nil, c.aborted()
+	}
+	defer c.cell.Unregister()
+	keys := []lock.Key{SessionKey(c.row)}
+	for _, chain := range c.admission.Chains() {
+		keys = append(keys, PathKey(chain))
+	}
+	release, err = c.table.Acquire(ctx.Done(), lock.Request{
+		Owner: lock.Owner{Job: c.id, Session: c.row.ID, Tool: c.req.Tool.Name, Principal: c.req.Principal, Since: c.asked.UnixMilli()},
+		Keys:  keys,
+		Alive: func() error { _, err := c.session(); return err },
+	})
+	switch {
+	case errors.Is(err, lock.ErrCancelled) && c.cell.Aborted() != outcome.None:
+		return nil, c.aborted()
+	case errors.Is(err, lock.ErrCancelled):
+		return nil, fail(Busy, fmt.Sprintf("wait %v for the session and the targets", c.o.QueueTimeout), c.holders(keys))
+	}
+	return release, err
+}
+
+// holders says who is in the way.
+func (c *call) holders(keys []lock.Key) error {
+	for _, k := range keys {
+		for _, h := range c.table.Holders(k) {
+			held := c.o.Now().Sub(time.UnixMilli(h.Since)).Round(time.Second)
+			if h.Principal != c.req.Principal {
+				return fmt.Errorf("a run of %q has held them for %v", h.Tool, held)
+			}
+			return fmt.Errorf("job %q, a run of %q, has held them for %v", h.Job, h.Tool, held)
+		}
+	}
+	return errors.New("others were before this call")
+}
+
+// clone reads the session once more, under its key: the state that the job works on.
+func (c *call) clone() (err error) {
+	if c.row, err = c.session(); err != nil {
+		return err
+	}
+	c.state = c.row.State.Clone()
+	c.res.Session, c.res.SessionVersion = c.row.ID, c.row.Generation
+	return nil
+}
+
+// plan asks the adapter what to run, and makes one group a step.
+func (c *call) plan() error {
+	if cause := c.cell.Aborted(); cause != outcome.None {
+		return c.aborted()
+	}
+	staged := make([]string, 0, len(c.req.Args.Outputs()))
+	if c.mutates {
+		for _, o := range c.admission.Outputs(c.id) {
+			staged = append(staged, o.StagedArg())
+		}
+	}
+	c.args = c.req.Args.Bind(staged)
+	if err := guard("plan", func() (err error) { c.inv, err = c.req.Tool.Prepare(c.args); return err }); err != nil {
+		return err
+	}
+	for _, s := range c.inv.Steps {
+		if _, err := c.programs.find(c.req.Tool, s.Argv[0]); err != nil {
+			return err
+		}
+	}
+	for i := range c.inv.Steps {
+		g, err := c.Runner.groups.Create(context.Background(), c.id, i, c.limits())
+		if err != nil {
+			return fail(ContainmentUnavailable, "make a group", err)
+		}
+		c.groups = append(c.groups, g)
+	}
+	return nil
+}
+
+// begin makes the intent durable, then the job directory: an unknown job directory would be a finding.
+func (c *call) begin() (err error) {
+	caps := c.Runner.groups.Capabilities()
+	c.journal = &txn.Journal{
+		Version: 1, Job: c.id, Session: c.row.ID, Tool: c.req.Tool.Name, Principal: c.req.Principal, RequestID: c.req.RequestID,
+		LandlockABI: caps.LandlockABI, BootID: c.o.BootID, Epoch: c.ledger.Opening().Epoch,
+		BaseGen: c.row.Generation, NewGen: c.row.Generation + 1, Outputs: []txn.Output{},
+	}
+	for _, g := range c.groups {
+		c.journal.Groups = append(c.journal.Groups, g.Ref())
+	}
+	allow := c.event(audit.Allow, map[string]any{"args_sha256": c.req.Digest})
+	if c.mutates {
+		c.journal.CreatedDirs, c.journal.Outputs = c.admission.CreatedDirs(), c.admission.Outputs(c.id)
+		ticket, err := c.ledger.Begin(c.journal, allow)
+		if err != nil {
+			return fail(AuditUnavailable, "record the job", err)
+		}
+		if err := c.await(ticket); err != nil {
+			return fail(AuditUnavailable, "record the job", err)
+		}
+	} else if _, err := c.ledger.Record(allow); err != nil {
+		return fail(AuditUnavailable, "record the call", err)
+	}
+	c.stage = recorded
+	layout, err := c.layout()
+	if err != nil {
+		return err
+	}
+	c.tx, err = c.files.Begin(c.journal, c.admission, layout)
+	return err
+}
+
+// layout is what the job directory holds before the first step.
+func (c *call) layout() (o txn.BeginOptions, err error) {
+	o = txn.BeginOptions{Links: c.args.Links(), Files: map[string][]byte{}, Collect: map[int]string{}}
+	if c.req.Tool.AllEntries {
+		names, err := c.files.Entries()
+		if err != nil {
+			return o, err
+		}
+		o.Links = slices.DeleteFunc(names, func(name string) bool { return !adapters.PlainName(name) })
+	}
+	for _, f := range c.inv.Files {
+		o.Files[f.Name] = []byte(f.Content)
+	}
+	if c.req.Tool.StateFiles {
+		o.Files["_state.json"] = c.vars()
+		o.Products = append(o.Products, "_state.next.json")
+	}
+	for _, s := range c.inv.Steps {
+		for _, p := range s.Makes {
+			o.Products = append(o.Products, p.Path)
+		}
+	}
+	for _, col := range c.inv.Collect {
+		for _, out := range c.args.Outputs() {
+			if out.Name == col.Output {
+				o.Collect[out.Index] = col.From
+			}
+		}
+	}
+	return o, nil
+}
+
+// aborted is the error of a call whose abort won.
+func (c *call) aborted() error {
+	switch c.cell.Aborted() {
+	case outcome.Deadline:
+		return failf(ToolTimeout, "the tool was not done after %v", c.timeout())
+	case outcome.Destroyed:
+		return failf(SessionDestroyed, "session %q is being destroyed", c.row.ID)
+	case outcome.Shutdown:
+		return failf(ShuttingDown, "the engine is stopping")
+	case outcome.Quota:
+		return failf(OutputLimit, "the tool wrote more than %d bytes into its job directory", c.effective().StagingBytes)
+	case outcome.Cancelled, outcome.None:
+	}
+	return failf(CodeCancelled, "the call was cancelled")
+}
+
+// guard runs one of an adapter's functions: a panic in it fails this job alone.
+func guard(op string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = failf(Internal, "internal error: %s: %v", op, p)
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,138 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// SessionTool is the tool name under which sessions are made and destroyed, in events and metrics.
+const SessionTool = "session"
+
+// session finds the session that the call works in. The default one need not be there yet: its first commit makes it.
+func (c *call) session() (ledger.Session, error) {
+	id := c.req.Session
+	if id == "" {
+		if !c.mutates {
+			return ledger.Session{}, nil
+		}
+		id = DefaultSession
+	}
+	if id != DefaultSession {
+		return c.Runner.Session(context.Background(), c.req.Principal, id)
+	}
+	row, err := c.ledger.SessionByName(context.Background(), c.req.Principal, DefaultSession)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return ledger.Session{ID: c.minted, Owner: c.req.Principal, Name: DefaultSession}, nil
+	}
+	return row, err
+}
+
+// Session returns a living session of this principal: SESSION_NOT_FOUND also for somebody else's.
+func (r *Runner) Session(ctx context.Context, principal, id string) (ledger.Session, error) {
+	row, err := r.ledger.Session(ctx, id)
+	switch {
+	case err != nil && !errors.Is(err, ledger.ErrNotFound):
+		return ledger.Session{}, err
+	case err != nil || row.Owner != principal:
+		return ledger.Session{}, failf(SessionNotFound, "there is no session %q", id)
+	case !row.DestroyedAt.IsZero():
+		return ledger.Session{}, failf(SessionDestroyed, "session %q was destroyed", id)
+	}
+	return row, nil
+}
+
+// OpenSession returns the principal's session of this name, and makes it if there is none.
+func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledger.Session, error) {
+	row, err := r.ledger.SessionByName(ctx, principal, name)
+	if !errors.Is(err, ledger.ErrNotFound) {
+		return row, err
+	}
+	row = ledger.Session{ID: uuid.Must(uuid.NewV7()).String(), Owner: principal, Name: name}
+	if err := r.sessionOp(row); err != nil {
+		return ledger.Session{}, err
+	}
+	return r.ledger.Session(ctx, row.ID)
+}
+
+// CloseSession destroys a session for good: it waits for its running job, writes the tombstone, and then fails those
+// that wait for the session. Nobody hears SESSION_DESTROYED before it is true.
+func (r *Runner) CloseSession(ctx context.Context, principal, id string) error {
+	row, err := r.Session(ctx, principal, id)
+	if err != nil {
+		return err
+	}
+	finish, err := r.table.Destroy(ctx.Done(), lock.Owner{Session: id, Tool: SessionTool, Principal: principal, Since: r.o.Now().UnixMilli()}, SessionKey(row))
+	if err != nil {
+		return err
+	}
+	tombstoned := false
+	defer func() { finish(tombstoned) }()
+	if row, err = r.Session(ctx, principal, id); err != nil {
+		return err
+	}
+	row.DestroyedAt = r.o.Now()
+	err = r.sessionOp(row)
+	tombstoned = err == nil
+	return err
+}
+
+// sessionOp makes or destroys a session, with its two events.
+func (r *Runner) sessionOp(row ledger.Session) error {
+	event := func(k audit.Kind, op string) audit.Event {
+		return audit.Event{Kind: k, Job: uuid.Must(uuid.NewV7()).String(), Session: row.ID, Tool: SessionTool, Principal: row.Owner, Data: map[string]any{"op": op}}
+	}
+	op := "create"
+	if !row.DestroyedAt.IsZero() {
+		op = "destroy"
+	}
+	allow, commit := event(audit.Allow, op), event(audit.Commit, op)
+	commit.Job = allow.Job
+	ticket, err := r.ledger.SessionOp(row, allow, commit)
+	if err != nil {
+		return or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
+	}
+	<-ticket.Done()
+	if err := ticket.Err(); err != nil {
+		return or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
+	}
+	return nil
+}
+
+// SessionKey is the key of a session. A default session may have no id yet, so its key is owner and name.
+func SessionKey(row ledger.Session) lock.Key {
+	if row.Name == DefaultSession {
+		return lock.Session(DefaultSession + "\x00" + row.Owner)
+	}
+	return lock.Session(row.ID)
+}
+
+// PathKey is the key of a target, from its way from the root.
+func PathKey(chain []txn.Edge) lock.Key {
+	edges := make([]lock.Edge, len(chain))
+	for i, e := range chain {
+		edges[i] = lock.Edge(e)
+	}
+	return lock.Path(edges)
+}
+
+// vars is the clone of the session's vars that a process may read.
+func (c *call) vars() []byte {
+	vars := c.state.Vars
+	if vars == nil {
+		vars = map[string]any{}
+	}
+	b, err := json.Marshal(vars)
+	if err != nil {
+		return []byte("{}") // cannot happen: vars were decoded from JSON
+	}
+	return b
+}

@@ -1,0 +1,293 @@
+package job
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job/outcome"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// undoEvery is the pause between two tries of an undo that waits for room on the volume.
+const undoEvery = 5 * time.Second
+
+// settle ends the call: what was not committed is undone, then the keys are released. The first error is the call's,
+// whatever the undo meets.
+func (c *call) settle(err error) error {
+	defer func() {
+		for i := len(c.stop) - 1; i >= 0; i-- {
+			c.stop[i]()
+		}
+	}()
+	unproven := c.prove() // also of groups that no step came to; nothing to do for those proven before
+	if err == nil {
+		err = unproven
+	}
+	c.readLog()
+	switch {
+	case c.unproven != nil:
+		return c.leaveUnproven(err)
+	case errors.Is(err, errDoubt):
+		c.cell.Finish(outcome.InDoubt)
+		return err
+	case c.stage == unknown:
+		c.record(c.event(audit.Deny, reason(err)))
+		c.cell.Finish(outcome.RolledBack)
+	case err == nil && c.mutates:
+		_, _ = c.ledger.Settled(c.id) // rides; recovery settles what it finds unsettled
+		c.cell.Finish(outcome.Committed)
+	case !c.mutates:
+		c.endRead(err)
+	default:
+		c.diagnose()
+		c.undone = append(c.causes(err), c.event(audit.Rollback, reason(err)))
+		if c.undo() != nil {
+			c.cell.Finish(outcome.Undecided)
+			go c.undoLater()
+			return err
+		}
+		c.cell.Finish(outcome.RolledBack)
+	}
+	c.tidy()
+	return err
+}
+
+// tidy lets go of groups and files once the end is final.
+func (c *call) tidy() {
+	for _, g := range c.groups {
+		for _, e := range c.proofs {
+			if e.Proves(g.Ref()) {
+				g.Remove(e)
+			}
+		}
+	}
+	if c.tx != nil {
+		_ = c.tx.Close() // all that matters in it was synced and said
+	}
+}
+
+// causes are the events between start and rollback: why the job ends, and that its processes are dead.
+func (c *call) causes(err error) []audit.Event {
+	events := []audit.Event{c.event(causeOf(asError(err).Code), reason(err))}
+	if c.running {
+		events = append(events, c.event(audit.WorkerTerminated, map[string]any{
+			"proof": string(c.proofs[0].How()), "descendants_killed": c.res.DescendantsKilled, "usage": object(c.res.Usage),
+		}))
+	}
+	return events
+}
+
+func causeOf(code Code) audit.Kind {
+	switch code { //nolint:exhaustive // every other code is an error
+	case ToolTimeout:
+		return audit.Timeout
+	case CodeCancelled, SessionDestroyed, ShuttingDown:
+		return audit.Cancel
+	default:
+		return audit.Error
+	}
+}
+
+// reason is what an event says of an error: the code, and the first KiB of its text.
+func reason(err error) map[string]any {
+	e := asError(err)
+	text := e.Error()
+	if len(text) > 1024 {
+		text = text[:1024]
+	}
+	return map[string]any{"code": string(e.Code), "reason": strings.ToValidUTF8(text, "?")}
+}
+
+func (c *call) endRead(err error) {
+	if err == nil {
+		_, _ = c.ledger.RecordLast(c.event(audit.Finish, map[string]any{"verdict": string(c.report.Verdict)})) // a read's evidence may be lost with the ledger
+	} else {
+		c.diagnose()
+		_, _ = c.ledger.RecordLast(c.causes(err)...) // as above
+	}
+	if c.tx != nil {
+		_ = c.tx.Discard(c.proofs) // scratch: start-up removes what is left of it
+	}
+	c.cell.Finish(outcome.Read)
+}
+
+// diagnose takes the diagnostics of a run that was cut before it could be judged.
+func (c *call) diagnose() {
+	if c.tx != nil && c.running && c.report.Verdict == "" {
+		_, _ = c.read(true) // they help; the code is decided
+	}
+}
+
+// undo brings the files back and makes that durable, then closes the job's row. It may be called again after an error.
+func (c *call) undo() (err error) {
+	switch {
+	case c.tx == nil: // the job directory could not be made
+	case c.stage == publishing:
+		_, err = c.tx.Undo()
+	default:
+		err = c.tx.Discard(c.proofs)
+	}
+	if err != nil {
+		return err
+	}
+	ticket, err := c.ledger.RolledBack(c.id, c.undone...)
+	if err != nil {
+		return err
+	}
+	return c.await(ticket)
+}
+
+// undoLater tries an undo again until it succeeds or the process ends: a restart decides too.
+func (c *call) undoLater() {
+	tick := time.NewTicker(undoEvery)
+	defer tick.Stop()
+	for range tick.C {
+		if c.ledger.Poisoned() != nil {
+			return
+		}
+		if c.undo() == nil {
+			break
+		}
+	}
+	c.cell.Finish(outcome.RolledBack)
+	c.tidy()
+}
+
+// leaveUnproven keeps keys, targets and staging as they are, says so durably, and lets a sweep finish the rollback when
+// death is proven after all.
+func (c *call) leaveUnproven(err error) error {
+	if c.stage == unknown { // a group that nothing was started in
+		c.cell.Finish(outcome.RolledBack)
+		return err
+	}
+	cause := c.event(causeOf(asError(err).Code), reason(err))
+	said, recErr := c.ledger.Record(cause, c.event(audit.TerminationUnproven, reason(err)))
+	if recErr == nil {
+		_ = c.await(said) // poisoned or late: the answer is the same
+	}
+	c.cell.Finish(outcome.Unproven)
+	for _, g := range c.groups {
+		if !c.proven(g) {
+			c.Runner.groups.Sweep(g, c.provedLater(g, err))
+		}
+	}
+	return fail(TerminationUnproven, "prove the tool dead", err)
+}
+
+// provedLater is called by the sweep, once a group, from one goroutine at a time.
+func (c *call) provedLater(g Group, cause error) func(cgroup.Empty) {
+	return func(e cgroup.Empty) {
+		c.sweep.Lock()
+		defer c.sweep.Unlock()
+		c.proofs = append(c.proofs, e)
+		for _, other := range c.groups {
+			if !c.proven(other) {
+				return
+			}
+		}
+		terminated := c.event(audit.WorkerTerminated, map[string]any{"proof": string(e.How())})
+		if !c.mutates {
+			_, _ = c.ledger.RecordLast(terminated) // as in endRead
+			c.cell.Finish(outcome.Read)
+			c.tidy()
+			return
+		}
+		c.undone = []audit.Event{terminated, c.event(audit.Rollback, reason(cause))}
+		if c.undo() != nil {
+			go c.undoLater()
+			return
+		}
+		c.cell.Finish(outcome.RolledBack)
+		c.tidy()
+	}
+}
+
+// late ends a job whose commit was answered after all.
+func (c *call) late(t *ledger.Ticket) {
+	<-t.Done()
+	switch t.Ack() {
+	case ledger.Durable:
+		_, _ = c.ledger.Settled(c.id) // rides
+		c.cell.Finish(outcome.Committed)
+		c.tidy()
+	case ledger.Absent, ledger.Refused:
+		err := failf(AuditUnavailable, "the commit was refused late")
+		c.undone = append(c.causes(err), c.event(audit.Rollback, reason(err)))
+		c.undoLater()
+	case ledger.Unknown:
+	}
+}
+
+// record adds events that ride.
+func (c *call) record(events ...audit.Event) {
+	_, _ = c.ledger.Record(events...) // a ledger that takes none takes no commit either
+}
+
+func (c *call) event(k audit.Kind, data map[string]any) audit.Event {
+	return audit.Event{
+		Kind: k, Job: c.id, Session: c.row.ID, Tool: c.req.Tool.Name, Principal: c.req.Principal, RequestID: c.req.RequestID,
+		At: c.o.Now().UTC(), Data: data,
+	}
+}
+
+// readLog takes both ends of the log into the result while the job directory is there.
+func (c *call) readLog() {
+	if c.tx == nil || !c.running {
+		return
+	}
+	l, err := c.log.ends(c.logPath(), c.mapper())
+	if err == nil {
+		c.res.Log = l
+	}
+}
+
+// answer completes the result from the error that the call ended with.
+func (c *call) answer(err error) Result {
+	r := &c.res
+	r.Code = OK
+	r.WorkerTerminated = c.unproven == nil
+	r.Programs = c.programs.of(c.req.Tool)
+	if err != nil {
+		e := asError(err)
+		r.Code, r.Message, r.Hint, r.Outputs = e.Code, "cannot run "+r.Tool+": "+e.Error(), e.Code.Hint(), []Published{}
+	}
+	switch end := c.cell.End(); {
+	case end == outcome.Committed:
+		r.Phase = txn.Committed
+		if rel, err := filepath.Rel(c.root, c.logPath()); err == nil {
+			r.Log.Path = rel
+		}
+	case end == outcome.RolledBack && c.stage != unknown:
+		r.Phase, r.RolledBack = txn.RolledBack, true
+	case end == outcome.RolledBack || end == outcome.Read:
+		r.RolledBack = err != nil
+	case c.stage == publishing:
+		r.Phase = txn.PublishingOutputs
+	case c.mutates:
+		r.Phase = txn.WorkerRunning
+	}
+	r.Duration = c.o.Now().Sub(c.asked).Milliseconds()
+	if c.o.Metrics != nil {
+		c.o.Metrics.Finished(*r, c.times)
+	}
+	return *r
+}
+
+// object is v as a JSON object, or nil if it is none.
+func object(v any) map[string]any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	var m map[string]any
+	if json.Unmarshal(b, &m) != nil {
+		return nil
+	}
+	return m
+}

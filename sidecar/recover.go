@@ -1,0 +1,356 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+const (
+	adoptTimeout = 10 * time.Second // for all groups together
+	keptBackups  = 1000             // committed jobs whose displaced originals are kept at most
+	minLandlock  = 3                // a process born below it is not confined
+)
+
+// Recovered is what became of one job of an earlier process.
+type Recovered struct {
+	Job        string         `json:"job_id"`
+	Tool       string         `json:"tool"`
+	Phase      txn.Phase      `json:"phase"` // in which it was found
+	Resolution txn.Resolution `json:"resolution"`
+	Proof      string         `json:"proof,omitempty"` // read, removed, gone, reboot, confined or earlier
+	Actions    []txn.Action   `json:"actions,omitempty"`
+	Reason     string         `json:"reason,omitempty"` // why it is not decided: its keys stay held
+}
+
+// fates is what is known of the groups of earlier processes.
+type fates struct {
+	mu       sync.Mutex
+	empty    []cgroup.Empty
+	confined []cgroup.Confined
+	unproven map[cgroup.Ref]error
+}
+
+// recover brings every job of an earlier process to its end: all its groups are killed and proven empty first.
+func (s *Sidecar) recover(ctx context.Context) error {
+	open, err := s.Ledger.OpenJobs(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := s.adoptAll(ctx, open)
+	if err != nil {
+		return err
+	}
+	for _, row := range open {
+		r, err := s.recoverJob(row, found)
+		if err != nil {
+			return err
+		}
+		s.Recovered = append(s.Recovered, r)
+	}
+	if err := s.orphans(ctx); err != nil {
+		return err
+	}
+	return s.retire(ctx)
+}
+
+// adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
+func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job) (*fates, error) {
+	refs, err := s.groups.Leftovers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range open {
+		if j, err := txn.DecodeJournal(row.Doc); err == nil {
+			refs = append(refs, j.Groups...)
+		}
+	}
+	slices.SortFunc(refs, func(a, b cgroup.Ref) int { return compareRefs(a, b) })
+	refs = slices.Compact(refs)
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	f := &fates{unproven: map[cgroup.Ref]error{}}
+	var wg sync.WaitGroup
+	for _, ref := range refs {
+		wg.Go(func() { f.adopt(ctx, s.groups, ref) })
+	}
+	wg.Wait()
+	return f, nil
+}
+
+func compareRefs(a, b cgroup.Ref) int {
+	x, y := fmt.Sprint(a), fmt.Sprint(b)
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+func (f *fates) adopt(ctx context.Context, groups *cgroup.Parent, ref cgroup.Ref) {
+	a, err := groups.Adopt(ctx, ref)
+	if err == nil && a.Group != nil {
+		_, _ = a.Group.Kill(ctx) // a refused kill shows in the proof
+		a.Empty, err = a.Group.WaitEmpty(ctx)
+		if err == nil {
+			a.Group.Remove(a.Empty)
+		} else {
+			groups.Sweep(a.Group, a.Group.Remove)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err != nil:
+		f.unproven[ref] = err
+	case a.Empty.Proves(ref):
+		f.empty = append(f.empty, a.Empty)
+	default:
+		f.confined = append(f.confined, a.Confined)
+	}
+}
+
+// of sums up a job's groups: it is as its weakest one.
+func (f *fates) of(j *txn.Journal) (proof string, unproven error) {
+	for _, ref := range j.Groups {
+		if err := f.unproven[ref]; err != nil {
+			return "", err
+		}
+		for _, e := range f.empty {
+			if e.Proves(ref) && proof != "confined" {
+				proof = string(e.How())
+			}
+		}
+		for _, c := range f.confined {
+			if c.Covers(ref) {
+				proof = "confined"
+			}
+		}
+	}
+	return proof, nil
+}
+
+// recoverJob decides one open job, by its phase and by the identities of its files, and closes its row. What it may
+// not decide it leaves as it is, with its keys held.
+func (s *Sidecar) recoverJob(row ledger.Job, f *fates) (Recovered, error) {
+	r := Recovered{Job: row.ID, Tool: row.Tool, Phase: row.Phase}
+	j, err := txn.DecodeJournal(row.Doc)
+	switch {
+	case err != nil:
+		return s.quarantine(r, row, nil, err.Error()), nil
+	case s.Ledger.Opening().Restored:
+		return s.quarantine(r, row, j, "an older ledger was restored"), nil
+	}
+	var unproven error
+	if r.Proof, unproven = f.of(j); unproven != nil {
+		return s.quarantine(r, row, j, unproven.Error()), nil
+	}
+	if r.Proof == "confined" && row.Phase == txn.WorkerRunning && j.LandlockABI < minLandlock {
+		return s.quarantine(r, row, j, "its processes cannot be seen and were not confined"), nil
+	}
+	seen, err := s.files.Observe(j)
+	if err != nil {
+		return r, fmt.Errorf("job %q: %w", row.ID, err)
+	}
+	d := txn.Plan(j, seen, fateOf(row.Phase))
+	r.Resolution, r.Actions = d.Resolution, d.Actions
+	err = s.carryOut(row, j, d, f, &r)
+	switch {
+	case errors.Is(err, txn.ErrQuarantine):
+		return s.quarantine(r, row, j, err.Error()), nil
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return s.quarantine(r, row, j, fmt.Sprintf("undecided, it waits for room on the volume: %v", err)), nil
+	case err != nil:
+		return r, fmt.Errorf("job %q: %w", row.ID, err)
+	}
+	return r, nil
+}
+
+func (s *Sidecar) carryOut(row ledger.Job, j *txn.Journal, d txn.Decision, f *fates, r *Recovered) error {
+	if row.Phase != txn.WorkerRunning {
+		r.Proof = "earlier"
+	}
+	if err := s.files.Apply(j, d); err != nil {
+		return err
+	}
+	event := func(k audit.Kind, data map[string]any) audit.Event {
+		return audit.Event{Kind: k, Job: row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, RequestID: j.RequestID, Data: data}
+	}
+	recovered := event(audit.Recovered, map[string]any{"resolution": string(d.Resolution), "proof": r.Proof, "phase": string(row.Phase)})
+	if row.Phase == txn.Committed {
+		return durably(s.Ledger.Settled(row.ID, recovered))
+	}
+	if row.Phase == txn.WorkerRunning {
+		if err := s.files.Trash(j, f.empty, f.confined); err != nil {
+			return err
+		}
+	}
+	reason := "the engine ended before the job did"
+	if r.Proof == "confined" {
+		reason += "; death of its processes was not proven, they cannot reach a target"
+	}
+	return durably(s.Ledger.RolledBack(row.ID, recovered, event(audit.Rollback, map[string]any{"code": string(job.Internal), "reason": reason})))
+}
+
+func durably(t *ledger.Ticket, err error) error {
+	if err != nil {
+		return err
+	}
+	<-t.Done()
+	return t.Err()
+}
+
+func fateOf(p txn.Phase) txn.Fate {
+	switch p {
+	case txn.Committed:
+		return txn.FateCommitted
+	case txn.RolledBack:
+		return txn.FateRolledBack
+	case txn.WorkerRunning, txn.PublishingOutputs, txn.CommittingState:
+	}
+	return txn.FateOpen
+}
+
+// quarantine leaves a job as it is and keeps others away from its session and targets.
+func (s *Sidecar) quarantine(r Recovered, row ledger.Job, j *txn.Journal, reason string) Recovered {
+	r.Resolution, r.Reason, r.Actions = txn.Quarantined, reason, nil
+	keys := []lock.Key{lock.Session(row.Session)}
+	if session, err := s.Ledger.Session(context.Background(), row.Session); err != nil || session.Name == job.DefaultSession {
+		keys = append(keys, job.SessionKey(ledger.Session{Owner: row.Principal, Name: job.DefaultSession}))
+	}
+	if j != nil {
+		for _, o := range j.Outputs {
+			a, err := s.files.Admit([]txn.Spec{{Name: o.Name, Target: o.Target, Kind: o.Kind, MakeParents: true}})
+			if err != nil {
+				continue // what cannot be a target now is no other job's either
+			}
+			for _, chain := range a.Chains() {
+				keys = append(keys, job.PathKey(chain))
+			}
+			a.Close()
+		}
+	}
+	// Nobody else holds or waits yet, so the keys are granted at once, and never released: a restart decides again.
+	_, err := s.table.Acquire(nil, lock.Request{Owner: lock.Owner{Job: "quarantine:" + row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, Since: row.CreatedAt.UnixMilli()}, Keys: keys})
+	if err != nil {
+		r.Reason += "; " + err.Error()
+	}
+	return r
+}
+
+// orphans ends directories in jobs/ that no row knows.
+func (s *Sidecar) orphans(ctx context.Context) error {
+	names, err := s.files.Orphans()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		_, err := s.Ledger.Job(ctx, name)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, ledger.ErrNotFound) {
+			return err
+		}
+		kept, err := s.files.KeepOrphan(name)
+		if err != nil {
+			return err
+		}
+		if kept {
+			s.Recovered = append(s.Recovered, Recovered{Job: name, Resolution: txn.Conflicted, Reason: "the ledger does not know this job directory: it was moved to conflicts/"})
+		}
+	}
+	return nil
+}
+
+// retire lets the backups of settled jobs expire: those that are old, and the oldest beyond the number that is kept.
+func (s *Sidecar) retire(ctx context.Context) error {
+	rows, err := s.Ledger.Unretired(ctx)
+	if err != nil {
+		return err
+	}
+	for i, row := range rows {
+		if row.Phase == txn.Committed && time.Since(row.UpdatedAt) < s.cfg.BackupRetention && len(rows)-i <= keptBackups {
+			continue
+		}
+		j, err := txn.DecodeJournal(row.Doc)
+		if err != nil {
+			continue // its final row says all; the directory waits for an operator
+		}
+		if err := s.files.Retire(j, fateOf(row.Phase)); err != nil {
+			return err
+		}
+		if _, err := s.Ledger.Retired(row.ID); err != nil {
+			return err
+		}
+	}
+	_ = s.files.EmptyTrash() // what cannot be deleted now is tried again by the next start
+	return nil
+}
+
+// DryRun says what recovery would do about the files of every open job, and changes nothing. It returns a *job.Error
+// with BUSY while the workspace is owned.
+func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
+	for _, need := range []string{filepath.Join(cfg.Workspace, ".eda-sidecar", "jobs"), filepath.Join(cfg.StateDir, "ledger.db")} {
+		if _, err := os.Stat(need); errors.Is(err, os.ErrNotExist) {
+			return nil, nil // never used: txn.Open would make what is missing
+		}
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, fail(job.Internal, "read the boot id", err)
+	}
+	files, err := txn.Open(durable.OS(), cfg.Workspace, txn.Options{BootID: boot})
+	if err != nil {
+		return nil, volumeError("look at the workspace", err)
+	}
+	defer func() { _ = files.Close() }() // opened for reading
+	owner, err := durable.Own(durable.OS(), files.Side())
+	if err != nil {
+		return nil, ownerError(err)
+	}
+	defer func() { _ = owner.Release() }() // nothing was written
+	reader, err := ledger.OpenReader(cfg.StateDir)
+	if err != nil {
+		return nil, LedgerError("open the ledger", err)
+	}
+	defer func() { _ = reader.Close() }() // opened for reading
+	open, err := reader.OpenJobs(ctx)
+	if err != nil {
+		return nil, LedgerError("open the ledger", err)
+	}
+	var all []Recovered
+	for _, row := range open {
+		r := Recovered{Job: row.ID, Tool: row.Tool, Phase: row.Phase}
+		j, err := txn.DecodeJournal(row.Doc)
+		if err != nil {
+			r.Resolution, r.Reason = txn.Quarantined, err.Error()
+			all = append(all, r)
+			continue
+		}
+		seen, err := files.Observe(j)
+		if err != nil {
+			return nil, volumeError("look at job "+row.ID, err)
+		}
+		d := txn.Plan(j, seen, fateOf(row.Phase))
+		r.Resolution, r.Actions = d.Resolution, d.Actions
+		all = append(all, r)
+	}
+	return all, nil
+}

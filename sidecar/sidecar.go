@@ -1,0 +1,242 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// Sidecar is the engine on one workspace, open and recovered.
+type Sidecar struct {
+	Runner    *job.Runner
+	Ledger    *ledger.Ledger
+	Recovered []Recovered // what Open did about an earlier process's jobs, in order of their ids
+
+	cfg    Config
+	bootID string
+	files  *txn.Workspace
+	owner  *durable.Lock
+	groups *cgroup.Parent
+	table  *lock.Table
+}
+
+// Open opens the engine on a workspace and heals what an earlier process left: after it no process of that one is
+// alive, or nothing that it could still touch is handed out.
+func Open(ctx context.Context, cfg Config) (_ *Sidecar, err error) {
+	s := &Sidecar{cfg: cfg, table: lock.New(lock.Options{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	// 1 the volume, by name and by what it does
+	uid, gid := toolOwner(cfg.Workspace)
+	if s.bootID, err = bootID(); err != nil {
+		return nil, fail(job.Internal, "read the boot id", err)
+	}
+	s.files, err = txn.Open(durable.OS(), cfg.Workspace, txn.Options{
+		ToolUID: uid, ToolGID: gid, MinFreeBytes: cfg.MinFreeBytes, MinFreeInodes: cfg.MinFreeInodes, BootID: s.bootID,
+	})
+	if err != nil {
+		return nil, volumeError("open the workspace", err)
+	}
+	// 2 one owner
+	if s.owner, err = durable.Own(durable.OS(), s.files.Side()); err != nil {
+		return nil, ownerError(err)
+	}
+	if err := s.files.Probe(); err != nil {
+		return nil, volumeError("try the workspace's volume", err)
+	}
+	// 3 the ledger, before anything is decided
+	if err := s.openLedger(ctx); err != nil {
+		return nil, err
+	}
+	// 4-8 kill, prove, decide, retire
+	s.groups, err = cgroup.Open(ctx, cgroup.Options{
+		Parent: cfg.CgroupParent, Workspace: cfg.Workspace, Node: cfg.Node, LimitsRequired: cfg.LimitsRequired,
+	})
+	if err != nil {
+		return nil, fail(job.ContainmentUnavailable, "contain tools here", err)
+	}
+	if err := s.recover(ctx); err != nil {
+		return nil, fail(job.Internal, "recover", err)
+	}
+	s.Runner = job.NewRunner(s.files, cfg.Workspace, s.Ledger, local{s.groups}, s.table, job.Options{
+		Path: cfg.Path, Readable: cfg.Readable, Hidden: []string{cfg.StateDir}, PassEnv: environ(cfg.PassEnv), BootID: s.bootID,
+		ToolUID: uid, ToolGID: gid, Limits: cfg.ToolLimits, QueueTimeout: cfg.QueueTimeout, KillTimeout: cfg.KillTimeout, Grace: cfg.Grace,
+	})
+	return s, nil
+}
+
+// openLedger opens the ledger, and says in the owner lock which epoch it is in.
+func (s *Sidecar) openLedger(ctx context.Context) error {
+	if err := checkState(s.cfg.StateDir); err != nil {
+		return err
+	}
+	names, err := s.files.Orphans()
+	if err != nil {
+		return fail(job.Internal, "list the jobs", err)
+	}
+	previous := s.owner.Previous
+	s.Ledger, err = ledger.Open(ctx, ledger.Options{
+		Dir: s.cfg.StateDir, Workspace: previous.WorkspaceID, BootID: s.bootID, LockEpoch: previous.Epoch,
+		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention,
+	})
+	if err != nil {
+		return LedgerError("open the ledger", err)
+	}
+	opening := s.Ledger.Opening()
+	err = s.owner.Write(durable.Owner{WorkspaceID: opening.Workspace, Instance: uuid.NewString(), Epoch: opening.Epoch, BootID: s.bootID})
+	if err != nil {
+		return volumeError("write the owner lock", err)
+	}
+	return nil
+}
+
+// Close ends the engine in order. Nothing is lost without it: the next Open heals what it finds.
+func (s *Sidecar) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var errs []error
+	if s.groups != nil {
+		errs = append(errs, s.groups.Close(ctx))
+	}
+	if s.Ledger != nil {
+		errs = append(errs, s.Ledger.Close(ctx))
+	}
+	if s.files != nil && s.owner != nil {
+		_ = s.files.EmptyTrash() // the next start tries again
+	}
+	if s.owner != nil {
+		errs = append(errs, s.owner.Release())
+	}
+	if s.files != nil {
+		errs = append(errs, s.files.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Capabilities says what contains the tools here.
+func (s *Sidecar) Capabilities() cgroup.Capabilities { return s.groups.Capabilities() }
+
+// local makes groups on this machine.
+type local struct{ *cgroup.Parent }
+
+type localGroup struct{ *cgroup.Group }
+
+func (l local) Create(ctx context.Context, name string, step int, limits cgroup.Limits) (job.Group, error) {
+	g, err := l.Parent.Create(ctx, name, step, limits)
+	if err != nil {
+		return nil, err
+	}
+	return localGroup{g}, nil
+}
+
+func (l local) Sweep(g job.Group, proved func(cgroup.Empty)) {
+	if ours, ok := g.(localGroup); ok {
+		l.Parent.Sweep(ours.Group, proved)
+	}
+}
+
+func (g localGroup) Start(ctx context.Context, c cgroup.Command) (job.Process, error) {
+	p, err := g.Group.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// toolOwner is the uid and gid of tools: of who owns the workspace if we are root, else ours.
+func toolOwner(workspace string) (uid, gid int) {
+	info, err := os.Stat(workspace)
+	if err != nil || os.Geteuid() != 0 {
+		return -1, -1
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return -1, -1
+	}
+	return int(st.Uid), int(st.Gid)
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+}
+
+// environ are the named variables of our own environment that are set.
+func environ(names []string) (pairs []string) {
+	for _, name := range names {
+		if v, ok := os.LookupEnv(name); ok {
+			pairs = append(pairs, name+"="+v)
+		}
+	}
+	return pairs
+}
+
+// checkState makes the state directory and refuses a volume on which SQLite cannot keep its promise.
+func checkState(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return fail(job.InvalidArgument, "make the state directory", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fail(job.InvalidArgument, "make the state directory", err)
+	}
+	h, err := durable.OS().OpenRoot("sidecar.state", dir)
+	if err != nil {
+		return fail(job.InvalidArgument, "open the state directory", err)
+	}
+	defer func() { _ = h.Close() }() // opened for reading
+	if err := durable.CheckState(durable.OS(), h); err != nil {
+		return fail(job.InvalidArgument, "open the state directory", err)
+	}
+	return nil
+}
+
+func fail(code job.Code, op string, err error) error { return &job.Error{Code: code, Op: op, Err: err} }
+
+// volumeError gives a refused or broken volume its code.
+func volumeError(op string, err error) error {
+	var refused *durable.VolumeError
+	switch {
+	case errors.As(err, &refused), errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return fail(job.InvalidArgument, op, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fail(job.WorkspaceFull, op, err)
+	}
+	return fail(job.Internal, op, err)
+}
+
+// ownerError says who has the workspace, and how to reach it.
+func ownerError(err error) error {
+	var owned *durable.OwnedError
+	if errors.As(err, &owned) {
+		return fail(job.Busy, "own the workspace", fmt.Errorf("%w (it is in use: wait for it to end)", err))
+	}
+	return volumeError("own the workspace", err)
+}
+
+// LedgerError gives an error of the ledger its code.
+func LedgerError(op string, err error) error {
+	switch {
+	case errors.Is(err, ledger.ErrWorkspace), errors.Is(err, ledger.ErrNewer), errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fail(job.InvalidArgument, op, err)
+	case errors.Is(err, syscall.ENOSPC):
+		return fail(job.Internal, op, fmt.Errorf("%w (free space in --state-dir)", err))
+	}
+	return fail(job.Internal, op, err)
+}
