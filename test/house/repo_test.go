@@ -24,7 +24,7 @@ const (
 func build(t *testing.T, path string) {
 	t.Helper()
 	t.Setenv("CGO_ENABLED", "0")
-	run(t, doctable.Root(t), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/eda-sidecar")
+	run(t, doctable.Root(t), "go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/eda-sidecar")
 }
 
 func TestBinary(t *testing.T) {

@@ -137,7 +137,7 @@ func tree(t *testing.T) map[string]string {
 	t.Helper()
 	root := doctable.Root(t)
 	files := map[string]string{}
-	for name := range strings.SplitSeq(run(t, root, "git", "ls-files", "-z", "-co", "--exclude-standard"), "\x00") {
+	for name := range strings.SplitSeq(run(t, root, "git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"), "\x00") {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if err == nil && !bytes.Contains(text, []byte{0}) { // a deleted file is still listed; a binary one has no words
 			files[name] = string(text)

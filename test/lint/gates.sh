@@ -8,26 +8,29 @@ set -euo pipefail
 tools=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
-unset GOFLAGS GODEBUG
+export GOFLAGS=-buildvcs=false
+unset GODEBUG
 passed=0 failed=0
 
-verdict() { # verdict ok|bad WHAT [OUTPUT]
+verdict() { # verdict ok|bad WHAT: count it; what is bad shows its output
 	if [[ $1 == ok ]]; then passed=$((passed + 1)); else
 		failed=$((failed + 1))
-		printf '%s\n%s\n' "--- $2" "${3:-}"
+		printf -- '--- %s (status %s)\n%s\n' "$2" "$status" "$out"
 	fi
 }
 
-clean() { # clean NAME COMMAND...: status 0 and no output
-	local out status=0
-	out=$("${@:2}" 2>&1) || status=$?
-	if [[ $status == 0 && -z $out ]]; then verdict ok "$1"; else verdict bad "$1 (status $status)" "$out"; fi
+is_clean() { # is_clean COMMAND...: status 0 and no output; leaves both in $status and $out
+	status=0
+	out=$("$@" 2>&1) || status=$?
+	[[ $status == 0 && -z $out ]]
+}
+
+clean() { # clean NAME COMMAND...
+	if is_clean "${@:2}"; then verdict ok "$1"; else verdict bad "$1"; fi
 }
 
 rejects() { # rejects NAME EXPECTED COMMAND...: not clean, and the output names the planted fault
-	local out status=0
-	out=$("${@:3}" 2>&1) || status=$?
-	if grep -qE -- "$2" <<<"$out"; then verdict ok "$1"; else verdict bad "control of $1: want $2 (status $status)" "$out"; fi
+	if ! is_clean "${@:3}" && grep -qE -- "$2" <<<"$out"; then verdict ok "$1"; else verdict bad "control of $1: want $2"; fi
 }
 
 # verify is go mod verify as a gate: it prints one line on success.
