@@ -259,6 +259,7 @@ func (t *Txn) inspectTree(i int, got *Inspected, q Quotas) (why string, err erro
 		return "its attributes cannot be set", err
 	}
 	o.empty = len(names) == 0
+	blocks := int64(0)
 	err = scan(func(e entry) error {
 		var one Inspected
 		var detail string
@@ -279,7 +280,8 @@ func (t *Txn) inspectTree(i int, got *Inspected, q Quotas) (why string, err erro
 			return errSkipAll
 		}
 		got.Bytes += one.Bytes
-		if q.OutputBytes > 0 && got.Bytes > q.OutputBytes {
+		blocks += e.st.Blocks * 512
+		if q.OutputBytes > 0 && max(got.Bytes, blocks) > q.OutputBytes {
 			why = fmt.Sprintf("is larger than %d bytes", q.OutputBytes)
 			return ErrQuota
 		}

@@ -195,7 +195,7 @@ func undo(o Output, s SeenOutput, seen Seen, off controls) verdict {
 		}
 	}
 	before := t == isOld || t == isAbsent && !o.Old.Exists // the target is as admission found it
-	leave := verdict{conflict: !before, stays: s.Target.Exists, why: "not published, or undone"}
+	leave := verdict{conflict: !before || s.Kept, stays: s.Target.Exists, why: "not published, or undone"}
 	unknown := verdict{quarantine: true, why: fmt.Sprintf("target is %s, staged is %s, by %s", t, b, o.Method)}
 	parentLost := o.Parent != (DirID{}) && (s.ParentGone || s.Parent != o.Parent)
 	switch {
@@ -249,7 +249,7 @@ func undoBackup(o Output, t, b class, unknown verdict) verdict {
 	case isForeign:
 		return verdict{do: []ActionKind{ActKeepForeign}, conflict: true, stays: true, why: "somebody replaced our file"}
 	case isAbsent:
-		return verdict{do: []ActionKind{ActRestore}, conflict: true, stays: true, why: "somebody deleted our file"}
+		return verdict{do: []ActionKind{ActRestore}, stays: true, why: "somebody deleted our file"}
 	case isOld, oldEdited:
 	}
 	return unknown
