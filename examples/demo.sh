@@ -3,6 +3,26 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/bin/eda-sidecar
+
+step() { printf '\n== %s\n' "$*"; }
+shown() { # prints the command as one would type it, then runs it
+	local word line='$ eda-sidecar'
+	for word in "$@"; do
+		case $word in *[\[\]\"\ \>\&]*) line+=" '$word'" ;; *) line+=" $word" ;; esac
+	done
+	echo "$line"
+	"$bin" "$@"
+}
+sum() { sha256sum <"$ws/$1" | cut -c1-64; }
+must() { "$@" || { echo "demo: FAILED: $*" >&2; exit 1; }; }
+fails_with() { # STATUS ARG...: the command must end with exactly this status
+	local want=$1 got=0
+	shift
+	shown "$@" || got=$?
+	must [ "$got" = "$want" ]
+	echo "(exit status $got)"
+}
+
 root=${TMPDIR:-/tmp}
 if [ "$(stat -f -c %T "$root")" = overlayfs ]; then
 	root=/dev/shm
@@ -11,4 +31,61 @@ fi
 ws=$(mktemp -d "$root/eda-sidecar-demo.XXXXXX")
 trap 'rm -rf "$ws"' EXIT
 cp -r examples/counter/. "$ws"
-mkdir "$ws/build"
+cd "$ws"
+
+if ! "$bin" doctor >doctor.txt 2>&1; then
+	# An ordinary user on a systemd machine gets a delegated scope of his own.
+	if [ "$(id -u)" != 0 ] && [ -z "${EDA_SIDECAR_DEMO_SCOPE:-}" ] && command -v systemd-run >/dev/null; then
+		echo '$ systemd-run --user --scope -p Delegate=yes examples/demo.sh'
+		rm -rf "$ws"
+		EDA_SIDECAR_DEMO_SCOPE=1 exec systemd-run --user --scope --quiet -p Delegate=yes "$OLDPWD/examples/demo.sh"
+	fi
+	cat doctor.txt
+	exit 69
+fi
+design=('sources:=["rtl/counter.v","rtl/top.v"]' 'include_dirs:=["inc"]')
+
+step "1. a synthesis commits: netlist, session state and audit record together"
+shown call yosys_synth "${design[@]}" top=top target=ice40 netlist=build/top.json
+must [ -s build/top.json ]
+
+step "2. a simulation commits its waveform"
+shown call iverilog_simulate 'sources:=["rtl/counter.v","rtl/top.v","tb/tb.v"]' 'include_dirs:=["inc"]' top=tb wave=build/tb.vcd
+must [ -s build/tb.vcd ]
+
+step "3. a simulation that never ends: killed, proven dead, the old waveform untouched"
+before=$(sum build/tb.vcd)
+fails_with 124 call iverilog_simulate 'sources:=["rtl/counter.v","rtl/top.v","tb/hang.v"]' 'include_dirs:=["inc"]' top=hang wave=build/tb.vcd --timeout 2s
+must [ "$(sum build/tb.vcd)" = "$before" ]
+echo "build/tb.vcd is as it was: sha256 ${before:0:12}"
+
+step "4. kill -9 of the engine while the tool runs: the next start kills, proves and rolls back"
+before=$(sum build/top.json)
+echo '$ eda-sidecar run --out netlist=build/top.json -- sh -c "... setsid sleep 1000 & echo half >{netlist}; sleep 1000"   # then kill -9'
+"$bin" run --out netlist=build/top.json -- sh -c 'setsid sleep 1000 & echo half >{netlist}; sleep 1000' >engine.txt 2>&1 &
+engine=$!
+until "$bin" audit --json | grep -q 'eda-sidecar.allow.*"tool":"run"'; do kill -0 "$engine"; done
+until [ -n "$(find .eda-sidecar/jobs -path '*/s0/out.json' -size +0c)" ]; do kill -0 "$engine"; done
+kill -9 "$engine"
+wait "$engine" 2>/dev/null || true
+shown recover --dry-run
+shown recover
+must [ "$(sum build/top.json)" = "$before" ]
+echo "build/top.json is as it was: sha256 ${before:0:12}"
+
+step "5. the evidence: every job has a legal order of events, and the chain is whole"
+shown audit
+shown audit verify
+orders=$("$bin" audit --json | sed -nE 's/.*"type":"io\.eda-sidecar\.([a-z_.]+)".*"execution_job_id":"([^"]+)".*/\2 \1/p' | awk '{o[$1] = o[$1] " " $2} END {for (j in o) print o[j]}' | sort)
+want=$(sort <<'ORDERS'
+ allow start commit
+ allow start commit
+ allow start timeout worker_terminated rollback
+ allow recovered rollback
+ORDERS
+)
+must [ "${orders// start recovered/ recovered}" = "$want" ]
+left=$(find /sys/fs/cgroup -path '*/eda-*/*' -name cgroup.procs -exec cat {} + 2>/dev/null | wc -l)
+echo "processes left in groups: $left"
+must [ "$left" = 0 ]
+printf '\ndemo: 4 transactions, all as promised\n'

@@ -136,6 +136,6 @@ func printEvent(w io.Writer, r ledger.Record, asJSON bool) error {
 			detail += fmt.Sprintf(" %s=%v", key, v)
 		}
 	}
-	_, err = fmt.Fprintf(w, "%6d %s %-20s %-36s %s%s\n", r.Seq, e.At.UTC().Format(time.RFC3339Nano), e.Kind, e.Job, e.Tool, printable(detail))
+	_, err = fmt.Fprintf(w, "%6d %s %-20s %-36s %s%s\n", r.Seq, e.At.UTC().Format("2006-01-02T15:04:05.000Z"), e.Kind, e.Job, e.Tool, printable(detail))
 	return err
 }

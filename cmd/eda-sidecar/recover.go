@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 func newRecover() *cobra.Command {
@@ -50,6 +51,9 @@ opens the workspace does this first; recover does nothing else.`,
 		for _, r := range found {
 			fmt.Fprintf(c.OutOrStdout(), "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, r.Phase, r.Resolution, because(r.Reason))
 			for _, a := range r.Actions {
+				if a.Kind == txn.ActRetire { // of every job, later
+					continue
+				}
 				fmt.Fprintf(c.OutOrStdout(), "  %s %s\n", a.Kind, a.Why)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 // versionTimeout bounds the question for a program's version.
@@ -25,9 +26,10 @@ const versionTimeout = 5 * time.Second
 
 // programs finds what tools need, once, and asks for versions: in a group of its own, under the sandbox.
 type programs struct {
+	// fixed at creation
 	groups Groups
+	files  *txn.Workspace
 	o      *Options
-	root   string
 
 	mu    sync.Mutex
 	found map[string]*found // guarded by mu: by program key and tool
@@ -101,33 +103,42 @@ func (p *programs) version(program adapters.Program, path string) (v adapters.Ve
 	return program.ParseVersion(out)
 }
 
-// ask runs one short command to its end and returns what it printed, 64 KiB at most.
+// ask runs one short command in a scratch directory to its end and returns what it printed, 64 KiB at most.
 func (p *programs) ask(ctx context.Context, path string, args []string) (string, error) {
-	g, err := p.groups.Create(ctx, "v-"+uuid.Must(uuid.NewV7()).String(), 0, cgroup.Limits{})
+	id := uuid.Must(uuid.NewV7()).String()
+	g, err := p.groups.Create(ctx, id, 0, cgroup.Limits{})
 	if err != nil {
 		return "", err
 	}
-	process, startErr := g.Start(ctx, cgroup.Command{
-		Path: path, Args: append([]string{path}, args...), Env: cgroup.BaseEnv("/nonexistent", p.o.Path), Dir: "/", Linger: -1,
-		Sandbox: cgroup.Sandbox{Readable: p.o.Readable, Hidden: p.o.Hidden, UID: p.o.ToolUID, GID: p.o.ToolGID},
-	})
-	var waitErr error
-	if startErr == nil {
-		_, waitErr = process.Wait(ctx)
+	tx, err := p.files.Begin(&txn.Journal{Version: 1, Job: id, Groups: []cgroup.Ref{g.Ref()}}, nil, txn.BeginOptions{})
+	var process Process
+	if err == nil {
+		process, err = g.Start(ctx, cgroup.Command{
+			Path: path, Args: append([]string{path}, args...), Env: cgroup.BaseEnv(filepath.Join(tx.Dir(), "tmp"), p.o.Path), Dir: tx.Work(), Linger: -1,
+			Sandbox: cgroup.Sandbox{
+				Job: []string{tx.Work(), filepath.Join(tx.Dir(), "tmp")}, Readable: p.o.Readable, Hidden: p.o.Hidden, UID: p.o.ToolUID, GID: p.o.ToolGID,
+			},
+		})
+	}
+	if err == nil {
+		_, err = process.Wait(ctx)
 	}
 	kill, cancel := context.WithTimeout(context.Background(), p.o.KillTimeout)
 	defer cancel()
 	_, _ = g.Kill(kill) // a refused kill shows in the proof
-	empty, err := g.WaitEmpty(kill)
-	if err != nil {
+	empty, unproven := g.WaitEmpty(kill)
+	if unproven != nil {
 		p.groups.Sweep(g, g.Remove)
+		return "", unproven
+	}
+	g.Remove(empty)
+	if tx != nil {
+		err = errors.Join(err, tx.Discard([]cgroup.Empty{empty}), tx.Close())
+	}
+	if err != nil {
 		return "", err
 	}
-	defer g.Remove(empty)
-	if startErr != nil {
-		return "", startErr
-	}
-	return string(process.Output().Head), waitErr
+	return string(process.Output().Head), nil
 }
 
 // Programs looks for everything that a tool needs and asks for versions. The error joins what is wrong.

@@ -36,7 +36,7 @@ func NewRunner(files *txn.Workspace, root string, l *ledger.Ledger, groups Group
 	o.defaults()
 	return &Runner{
 		files: files, root: root, ledger: l, groups: groups, table: table, o: o,
-		programs: &programs{groups: groups, o: &o, root: root, found: map[string]*found{}},
+		programs: &programs{groups: groups, files: files, o: &o, found: map[string]*found{}},
 	}
 }
 

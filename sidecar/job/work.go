@@ -84,6 +84,10 @@ func (c *call) step(i int) error {
 	if err := c.proveOne(g); err != nil { // 8, always
 		return err
 	}
+	if cause := exit.Cause; exit.At.IsZero() { // ended by our kill: it is reaped by now, and says how
+		exit, _ = p.Wait(context.Background()) // at once: the group is empty
+		exit.Cause = cause
+	}
 	c.ended(i, p, exit)
 	if cause := c.cell.Aborted(); cause != outcome.None {
 		return c.aborted()
