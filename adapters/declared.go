@@ -202,7 +202,12 @@ func (b *declaration) build() *Tool {
 	rules := b.rules()
 	t.Data, t.Parse, t.LogIsEvidence = rules.schema(), rules.parse, len(rules.verdict) > 0
 	for _, err := range t.wellFormed() {
-		b.bad("", "%s", strings.TrimPrefix(err.Error(), ErrConfig.Error()+": "))
+		text := strings.TrimPrefix(err.Error(), fmt.Sprintf("%v: %q: ", ErrConfig, t.Name))
+		near := ""
+		if _, rest, ok := strings.Cut(text, `params "`); ok {
+			near, _, _ = strings.Cut("name: "+rest, `"`)
+		}
+		b.bad(near, "%s", text)
 	}
 	proof := func(p Param) bool { return p.Kind == Output && p.Required && !p.Optional }
 	if len(b.Verdict.Require) == 0 && !slices.ContainsFunc(t.Params, proof) {
