@@ -57,8 +57,8 @@ func (o Options) hostOr() host {
 }
 
 type mount struct {
-	root, point, fs string
-	rw              bool // both the mount and the superblock
+	root, point string
+	rw          bool // both the mount and the superblock
 }
 
 // Discover finds the place for groups. It only looks: nothing is written. Errors are *UnavailableError.
@@ -74,7 +74,7 @@ func Discover(o Options) (Site, error) {
 	}
 	mounts, v1 := cgroupMounts(string(info))
 	if len(mounts) == 0 {
-		if v1 {
+		if len(v1) > 0 {
 			return refuse("cgroup v1 cannot prove death", "", "boot with systemd.unified_cgroup_hierarchy=1")
 		}
 		return refuse("no cgroup2 file system is mounted", h.proc+"/self/mountinfo", "mount -t cgroup2 none /sys/fs/cgroup")
@@ -109,7 +109,7 @@ func Discover(o Options) (Site, error) {
 		return refuse(fmt.Sprintf("not a cgroup2 file system (magic %#x, %v)", magic, err), m.point, "unmount what covers the cgroup2 file system")
 	}
 	s := Site{Mode: "unified", Kind: KindDelegated, Mount: m.point, Base: base, root: m.root}
-	if v1 {
+	if len(v1) > 0 {
 		s.Mode = "hybrid"
 	}
 	dir := path.Join(m.point, base)
@@ -152,20 +152,23 @@ func hostMode() string {
 	return "unavailable"
 }
 
-// cgroupMounts returns the cgroup2 mounts, and whether there are v1 mounts.
-func cgroupMounts(info string) (v2 []mount, v1 bool) {
+// cgroupMounts returns the cgroup2 mounts, and the v1 mounts that have the freezer (or, without one, any).
+func cgroupMounts(info string) (v2, v1 []mount) {
 	for line := range strings.Lines(info) {
 		left, right, ok := strings.Cut(line, " - ")
 		l, r := strings.Fields(left), strings.Fields(right)
 		if !ok || len(l) < 6 || len(r) < 3 {
 			continue
 		}
-		rw := slices.Contains(strings.Split(l[5], ","), "rw") && slices.Contains(strings.Split(r[2], ","), "rw")
-		switch r[0] {
-		case "cgroup":
-			v1 = true
-		case "cgroup2":
-			v2 = append(v2, mount{unescape(l[3]), unescape(l[4]), r[0], rw})
+		super := strings.Split(r[2], ",")
+		m := mount{unescape(l[3]), unescape(l[4]), slices.Contains(strings.Split(l[5], ","), "rw") && slices.Contains(super, "rw")}
+		switch {
+		case r[0] == "cgroup2":
+			v2 = append(v2, m)
+		case r[0] == "cgroup" && slices.Contains(super, "freezer"):
+			v1 = append([]mount{m}, v1...)
+		case r[0] == "cgroup":
+			v1 = append(v1, m)
 		}
 	}
 	return v2, v1

@@ -80,10 +80,11 @@ const (
 
 // Survivor is a process that is still in an unproven group.
 type Survivor struct {
-	PID   int    `json:"pid"`
-	Comm  string `json:"comm"`
-	State string `json:"state"` // one letter of /proc/PID/stat
-	Wchan string `json:"wchan"` // kernel function it sleeps in; may be empty
+	PID      int    `json:"pid"`
+	Comm     string `json:"comm"`
+	State    string `json:"state"`               // one letter of /proc/PID/stat; D if any thread is in D
+	Wchan    string `json:"wchan"`               // kernel function it sleeps in; may be empty
+	FrozenV1 bool   `json:"frozen_v1,omitempty"` // by a cgroup v1 freezer
 }
 
 // UnprovenError says that the group is not known to be empty: nothing may be published, deleted or unlocked.

@@ -130,8 +130,11 @@ func (g *Group) Kill(context.Context) (Descendants, error) {
 		d := g.descendantsLocked()
 		g.killed = &d
 	}
-	d := *g.killed
+	d, gone := *g.killed, g.gone
 	g.mu.Unlock()
+	if gone {
+		return d, nil
+	}
 	if err := g.kill(); err != nil {
 		return d, fmt.Errorf("kill group %q: %w", g.ref.Path, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -154,12 +155,12 @@ func printed(t testing.TB, p *Process, line string) {
 
 // marked lists the living processes with mark in their environment.
 func (w *world) marked() (pids []int) {
-	all, err := filepath.Glob("/proc/[0-9]*")
+	all, err := filepath.Glob("/proc/[0-9]*/environ")
 	ok(w.t, err)
-	for _, dir := range all {
-		env, err := os.ReadFile(dir + "/environ") // it may be gone, and then it is not alive
-		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), w.mark) {
-			pid, err := strconv.Atoi(filepath.Base(dir))
+	for _, file := range all {
+		env, err := os.ReadFile(file) // it may be gone, and then it is not alive
+		if err == nil && strings.Contains("\x00"+string(env), "\x00"+w.mark+"\x00") {
+			pid, err := strconv.Atoi(strings.Split(file, "/")[2])
 			ok(w.t, err)
 			pids = append(pids, pid)
 		}
@@ -188,9 +189,13 @@ func hostMain(what string, args []string) {
 	if what == "inherit" && args[0] == "secure" {
 		fatal(SecureProcess())
 	}
+	if what == "evacuate" {
+		hostEvacuate(args[0])
+		return
+	}
 	ws, err := os.MkdirTemp("", "ws")
 	fatal(err)
-	o := Options{Workspace: ws, NoReaper: what != "reap"}
+	o := Options{Workspace: ws, NoReaper: what != "reap" && what != "escape"}
 	o.off.mainThread = what == "launches" && args[1] == "naive"
 	o.off.steal = what == "reap" && args[0] == "steal"
 	p, err := Open(context.Background(), o)
@@ -213,7 +218,7 @@ func hostMain(what string, args []string) {
 		}
 		before := threads()
 		for i := range number(args[0]) {
-			hostRun(p, i, "exit", "0")
+			hostRun(p, i)
 		}
 		status, err := os.ReadFile("/proc/self/status")
 		fatal(err)
@@ -224,7 +229,9 @@ func hostMain(what string, args []string) {
 		}
 		say("NoNewPrivs", strings.Fields(after)[0]+",", verdict)
 	case "reap":
-		hostReap(p)
+		hostReap(p, o.off.steal)
+	case "escape":
+		hostEscape(p)
 	default:
 		fatal(os.ErrInvalid)
 	}
@@ -236,7 +243,11 @@ func hostRun(p *Parent, step int, args ...string) string {
 	ctx := context.Background()
 	g, err := p.Create(ctx, "host", step, Limits{})
 	fatal(err)
-	process, err := g.Start(ctx, Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: "/", Linger: -1, Sandbox: Sandbox{UID: -1, GID: -1}})
+	c := Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: "/", Linger: -1, Sandbox: Sandbox{UID: -1, GID: -1}}
+	if len(args) == 0 {
+		c.Path, c.Args = "/bin/true", []string{"true"} // quicker
+	}
+	process, err := g.Start(ctx, c)
 	fatal(err)
 	_, err = process.Wait(ctx)
 	fatal(err)
@@ -248,6 +259,95 @@ func hostRun(p *Parent, step int, args ...string) string {
 	return string(process.Output().Head)
 }
 
-func hostReap(p *Parent) {
-	fatal(os.ErrInvalid)
+// hostReap starts leaders that leave orphans while others exit with codes of their own, and says what became of them.
+func hostReap(p *Parent, steal bool) {
+	const leaders, orphans = 40, 25
+	ctx := context.Background()
+	wrong := make(chan int, leaders)
+	for i := range leaders {
+		go func() {
+			g, err := p.Create(ctx, "host", i, Limits{})
+			fatal(err)
+			want, args := i+1, []string{villainName, "exit", strconv.Itoa(i + 1)}
+			if i%4 == 0 {
+				want, args = 0, []string{villainName, "orphans", strconv.Itoa(orphans)}
+			}
+			process, err := g.Start(ctx, Command{Path: selfExe, Args: args, Dir: "/", Sandbox: Sandbox{UID: -1, GID: -1}})
+			fatal(err)
+			exit, err := process.Wait(ctx)
+			fatal(err)
+			_, err = g.Kill(ctx)
+			fatal(err)
+			e, err := g.WaitEmpty(ctx)
+			fatal(err)
+			g.Remove(e)
+			n := 0
+			if exit.Code != want {
+				n = 1
+			}
+			wrong <- n
+		}()
+	}
+	sum := 0
+	for range leaders {
+		sum += <-wrong
+	}
+	for end := time.Now().Add(10 * time.Second); p.Stats().Zombies > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if steal && sum > 0 { // how many depends on who is quicker
+		sum = 1
+	}
+	say(sum, "wrong,", p.Stats().Zombies, "zombies")
+}
+
+// hostEscape lets a tool without Landlock leave its group, and says whether the reaper found it.
+func hostEscape(p *Parent) {
+	p.o.off.landlock = true
+	ctx := context.Background()
+	g, err := p.Create(ctx, "host", 0, Limits{})
+	fatal(err)
+	c := Command{Path: selfExe, Args: []string{villainName, "daemon", "move", filepath.Join(p.site.Mount, p.site.Base, "cgroup.procs")}, Dir: "/", Linger: -1, Sandbox: Sandbox{UID: -1, GID: -1}}
+	process, err := g.Start(ctx, c)
+	fatal(err)
+	for end := time.Now().Add(10 * time.Second); p.Stats().Escapes == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	s := p.Stats()
+	for _, e := range s.Escaped {
+		fatal(unix.Kill(e.PID, unix.SIGKILL))
+	}
+	_, err = process.Wait(ctx)
+	fatal(err)
+	_, err = g.Kill(ctx)
+	fatal(err)
+	e, err := g.WaitEmpty(ctx)
+	fatal(err)
+	g.Remove(e)
+	say(s.Escapes, "escaped", len(s.Escaped))
+}
+
+// hostEvacuate enters the group at base with a child, and moves both to its supervisor group.
+func hostEvacuate(base string) {
+	fatal(os.WriteFile(filepath.Join(base, "cgroup.procs"), []byte("0"), 0))
+	child, err := syscall.ForkExec(selfExe, []string{villainName, "sleep"}, &syscall.ProcAttr{})
+	fatal(err)
+	o := Options{Parent: base}
+	site, err := Discover(o)
+	fatal(err)
+	p := newParent(context.Background(), o)
+	p.site = site
+	dir, err := openDir(-1, base)
+	fatal(err)
+	fatal(p.evacuate(context.Background(), fd(dir)))
+	left, err := readAt(fd(dir), "cgroup.procs")
+	fatal(err)
+	moved, err := readAt(fd(dir), supervisorName+"/cgroup.procs")
+	fatal(err)
+	verdict := "moved"
+	if !descends(strconv.Itoa(os.Getppid())) {
+		verdict = "refused"
+	}
+	fatal(unix.Kill(child, unix.SIGKILL))
+	say(site.Kind, "left", strconv.Itoa(len(strings.Fields(left)))+",", "supervisor", strconv.Itoa(len(strings.Fields(moved)))+",", "stranger", verdict)
 }

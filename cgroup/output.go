@@ -2,6 +2,8 @@ package cgroup
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -70,13 +72,29 @@ func (o *output) copy() {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := o.read.Read(buf)
-		if !o.take(buf[:n]) || err != nil { // EOF, or the deadline that finish sets
+		if errors.Is(err, os.ErrDeadlineExceeded) { // of finish: what is there is read all the same, without waiting
+			n, err = o.readNow(buf)
+		}
+		if !o.take(buf[:n]) || err != nil {
 			return
 		}
 		if o.c.Line != nil {
 			o.lines(buf[:n], time.Now())
 		}
 	}
+}
+
+// readNow reads what the pipe holds; nothing is EAGAIN.
+func (o *output) readNow(buf []byte) (n int, err error) {
+	conn, err := o.read.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := conn.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) })
+	if ctlErr == nil && n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), errors.Join(ctlErr, err)
 }
 
 // take keeps one block, and reports whether more may be read.
@@ -152,7 +170,7 @@ func (o *output) finish() {
 	o.mu.Unlock()
 	select {
 	case <-o.done:
-	case <-time.After(4 * drainTime): // the log's disk hangs; the copier ends when it can
+	case <-time.After(20 * drainTime): // the log's disk hangs; the copier ends when it can
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,11 +161,10 @@ func (g *Group) unproven(pending <-chan struct{}, waited time.Duration, err erro
 	e := &UnprovenError{Ref: g.ref, Reason: Alive, Waited: waited, Err: err, Survivors: g.kernel.survivors()}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	frozen := func(s Survivor) bool { return strings.Contains(s.Wchan, "refrigerator") }
 	switch {
 	case err != nil:
 		e.Reason = Unreadable
-	case slices.ContainsFunc(e.Survivors, frozen):
+	case slices.ContainsFunc(e.Survivors, func(s Survivor) bool { return s.FrozenV1 }):
 		e.Reason = FrozenV1
 	case slices.ContainsFunc(e.Survivors, func(s Survivor) bool { return s.State == "D" }):
 		e.Reason = Uninterruptible
@@ -227,13 +227,37 @@ func (h heldGroup) survivors() (all []Survivor) {
 	return all
 }
 
-// survivor describes a process; what cannot be read is left out.
+// survivor describes a process; what cannot be read is left out. A thread in state D speaks for its process: the first
+// thread may be a zombie that waits for it.
 func survivor(pid string) Survivor {
-	read := func(name string) string {
-		data, _ := os.ReadFile(path.Join("/proc", pid, name)) // it may be gone
+	read := func(dir, name string) string {
+		data, _ := os.ReadFile(path.Join("/proc", dir, name)) // it may be gone
 		return strings.TrimSpace(string(data))
 	}
 	n, _ := strconv.Atoi(pid)    // from the kernel's own list
 	state, _, _ := procStat(pid) // it may be gone
-	return Survivor{PID: n, Comm: read("comm"), State: state, Wchan: read("wchan")}
+	s := Survivor{PID: n, Comm: read(pid, "comm"), State: state, Wchan: read(pid, "wchan")}
+	tasks, _ := filepath.Glob("/proc/" + pid + "/task/*") // the pattern is well-formed
+	for _, t := range tasks[:min(len(tasks), 64)] {
+		task := strings.TrimPrefix(t, "/proc/")
+		if state, _, err := procStat(task); err == nil && state == "D" {
+			s.State, s.Wchan = state, read(task, "wchan")
+			break
+		}
+	}
+	s.FrozenV1 = s.State == "D" && frozenV1(read(pid, "cgroup"), read("self", "mountinfo"), read)
+	return s
+}
+
+// frozenV1 reports whether a cgroup v1 freezer holds a process: its tasks, too, show state D.
+func frozenV1(cgroups, mountinfo string, read func(dir, name string) string) bool {
+	_, mounts := cgroupMounts(mountinfo)
+	for line := range strings.Lines(cgroups) {
+		if _, group, ok := strings.Cut(strings.TrimSpace(line), ":freezer:"); ok {
+			if m, rel, ok := holding(mounts, group, func(m mount) string { return m.root }); ok && rel != "/" {
+				return read(path.Join("..", m.point, rel), "freezer.state") != "THAWED"
+			}
+		}
+	}
+	return false
 }

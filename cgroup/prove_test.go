@@ -105,7 +105,7 @@ func TestProof(t *testing.T) {
 		{name: "unknown_value", texts: []string{"populated 2\nfrozen 0\n"}, reason: Unreadable, fooling: []string{"loose_parser", "list_of_processes", "single_check"}},
 		{name: "twice", texts: []string{"populated 0\n" + full}, reason: Unreadable, fooling: []string{"error_is_empty", "list_of_processes", "single_check"}},
 		{name: "in_state_D", texts: []string{full}, left: []Survivor{{PID: 5, State: "S"}, {PID: 6, State: "D"}}, reason: Uninterruptible},
-		{name: "v1_frozen", texts: []string{full}, left: []Survivor{{PID: 6, State: "D", Wchan: "__refrigerator"}}, reason: FrozenV1},
+		{name: "v1_frozen", texts: []string{full}, left: []Survivor{{PID: 6, State: "D", FrozenV1: true}}, reason: FrozenV1},
 		{name: "kill_refused", texts: []string{full}, killed: unix.EACCES, reason: KillRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -23,6 +23,7 @@ func TestOnlyTheJobIsWritable(t *testing.T) {
 	abstract, err := net.Listen("unix", "@eda-test-"+strconv.Itoa(os.Getpid()))
 	ok(t, err)
 	defer abstract.Close()
+	w := newWorld(t, Options{})
 	none := switches{landlock: true}
 	fs := func(right uint64) switches { return switches{fs: right} }
 	for _, c := range []struct {
@@ -65,8 +66,13 @@ func TestOnlyTheJobIsWritable(t *testing.T) {
 			if kernel < c.abi {
 				t.Fatalf("Landlock ABI %d is needed, the kernel has %d", c.abi, kernel)
 			}
-			w := newWorld(t, Options{})
-			for abi := max(c.abi, minABI); abi <= kernel; abi++ { // as on an older kernel
+			w.t = t
+			ok(t, os.WriteFile(w.target, []byte("old"), 0o644))
+			first := max(c.abi, minABI)
+			if refusedClone3() {
+				first = kernel
+			}
+			for abi := first; abi <= kernel; abi++ { // as on an older kernel
 				w.p.caps.LandlockABI = abi
 				if got := w.run(w.command("attack", c.op, c.path(w))); !slices.Equal(got, []string{c.want}) {
 					t.Errorf("ABI %d: %q, want %s", abi, got, c.want)
@@ -76,6 +82,7 @@ func TestOnlyTheJobIsWritable(t *testing.T) {
 				t.Errorf("the target is %q, %v", old, err)
 			}
 			w.p.o.off = c.off
+			defer func() { w.p.o.off = switches{} }()
 			got := w.run(w.command("attack", c.op, c.path(w)))
 			if c.op == "exec" && len(got) == 0 { // it became /bin/true
 				got = []string{"OK"}
@@ -210,13 +217,22 @@ func TestWhatAToolSees(t *testing.T) {
 		t.Errorf("environment %q, want %q", env, c.Env)
 	}
 	for key, want := range map[string]string{"tty ": "EACCES", "CapEff:": "0000000000000000", "CapPrm:": "0000000000000000", "CapBnd:": "0000000000000000",
-		"CapInh:": "0000000000000000", "CapAmb:": "0000000000000000", "NoNewPrivs:": "1", "Groups:": "", "Uid:": "0 0 0 0", "oom ": "1000"} {
+		"CapInh:": "0000000000000000", "CapAmb:": "0000000000000000", "NoNewPrivs:": "1", "Groups:": "", "Uid:": "0 0 0 0"} {
 		if got := value(key); got != want {
 			t.Errorf("%s %q, want %q", key, got, want)
 		}
 	}
-	if got := value("fsize "); refusedClone3() && got != "1048576" {
-		t.Errorf("RLIMIT_FSIZE %s", got) // by clone3 it comes a moment after the exec
+	if size, oom := value("fsize "), value("oom "); refusedClone3() && (size != "1048576" || oom != oomScore) {
+		t.Errorf("RLIMIT_FSIZE %s, oom_score_adj %s", size, oom)
+	}
+	sleeper := w.command("sleep") // by clone3 they come a moment after the exec
+	sleeper.FileSizeMax = 1 << 20
+	p, err := w.create().Start(t.Context(), sleeper)
+	ok(t, err)
+	var limit unix.Rlimit
+	ok(t, unix.Prlimit(p.PID(), unix.RLIMIT_FSIZE, nil, &limit))
+	if oom, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/oom_score_adj"); err != nil || strings.TrimSpace(string(oom)) != oomScore || limit.Cur != 1<<20 || limit.Max != 1<<20 {
+		t.Errorf("oom_score_adj %s, %v, RLIMIT_FSIZE %+v", oom, err, limit)
 	}
 	w.p.o.off.bounding = true // control
 	for _, l := range w.run(w.command("report")) {

@@ -196,6 +196,7 @@ func shim(report *os.File) (op string, err error) {
 	if _, err := report.WriteString(joined); err != nil {
 		return "shim", err
 	}
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0) // best effort, as in run
 	ruleset := -1
 	if job.Landlock {
 		ruleset = shimRuleset

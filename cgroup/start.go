@@ -17,6 +17,9 @@ import (
 // startTimeout bounds a Start: a clone into a frozen group, say, returns never.
 const startTimeout = 5 * time.Second
 
+// oomScore is the oom_score_adj of a tool: under memory pressure it dies before us.
+const oomScore = "1000"
+
 // Command is one program to run.
 type Command struct {
 	Path    string   // absolute path of the program
@@ -197,7 +200,7 @@ func (l *launch) run(inflight chan struct{}) error {
 	if l.pid == 0 {
 		return err
 	}
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", l.pid), []byte("1000"), 0) // best effort: under pressure the tool dies first
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", l.pid), []byte(oomScore), 0) // best effort
 	process := &Process{g: l.g, pid: l.pid, pidfd: os.NewFile(uintptr(l.pidfd), "pidfd"), reaped: make(chan struct{}), linger: l.c.Linger, out: l.out}
 	reaper.register(l.pid)
 	l.g.mu.Lock()

@@ -48,7 +48,7 @@ func TestEveryTreeDies(t *testing.T) {
 		{"setsid", []string{"daemon", "sleep"}, 1, true, true, both},
 		{"double_fork", []string{"daemon2", "sleep"}, 2, true, false, both},
 		{"fork_bomb", []string{"bomb", "200"}, 201, false, false, map[string]func(testing.TB, *world, int){"killpg": killpg}},
-		{"sleepers", []string{"sleepers", "300"}, 300, false, true, both},
+		{"sleepers", []string{"sleepers", "150"}, 150, false, true, both},
 		{"term_ignored", []string{"stubborn"}, 1, true, false, nil},
 		{"stopped", []string{"polite", "stop"}, 1, true, false, nil},
 	} {
