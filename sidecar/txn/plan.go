@@ -39,7 +39,6 @@ type SeenOutput struct {
 	Parent     DirID // zero if it is gone
 	Target     FileID
 	Staged     FileID
-	Linked     bool // target and staged are two names of one inode
 	Kept       bool // conflicts/<job>/<i> holds an object of this output
 }
 
@@ -197,6 +196,7 @@ func undo(o Output, s SeenOutput, seen Seen, off controls) verdict {
 	before := t == isOld || t == isAbsent && !o.Old.Exists // the target is as admission found it
 	leave := verdict{conflict: !before || s.Kept, stays: s.Target.Exists, why: "not published, or undone"}
 	unknown := verdict{quarantine: true, why: fmt.Sprintf("target is %s, staged is %s, by %s", t, b, o.Method)}
+	linked := s.Target.sameInode(s.Staged)
 	parentLost := o.Parent != (DirID{}) && (s.ParentGone || s.Parent != o.Parent)
 	switch {
 	case seen.Job == Gone:
@@ -204,9 +204,9 @@ func undo(o Output, s SeenOutput, seen Seen, off controls) verdict {
 			return leave
 		}
 		return verdict{quarantine: true, why: "the job directory is gone and target is " + string(t)}
-	case s.Linked && o.Method == NoReplace && t == isNew:
+	case linked && o.Method == NoReplace && t == isNew:
 		return verdict{do: []ActionKind{ActRenameNew}, why: "published, under both names"}
-	case s.Linked:
+	case linked:
 		return unknown
 	// Staged holds the new inode: it is not at the target, whatever is there is not ours.
 	case b == isNew:
@@ -216,6 +216,9 @@ func undo(o Output, s SeenOutput, seen Seen, off controls) verdict {
 		return leave
 	case b == newEdited, b == newTorn:
 		leave.do, leave.conflict, leave.why = []ActionKind{ActKeepForeign}, true, "written through the target, then swapped back"
+		return leave
+	// What staged held is in conflicts/, which is the last thing that is done for an output.
+	case b == isAbsent && s.Kept && t != isNew && t != newTorn && t != newEdited:
 		return leave
 	case parentLost:
 		return verdict{quarantine: true, why: "the target's directory was moved or replaced"}
@@ -230,7 +233,7 @@ func undo(o Output, s SeenOutput, seen Seen, off controls) verdict {
 		case isAbsent, isForeign, isOld, oldEdited:
 			return leave
 		}
-	case b == isAbsent && (before || t == oldEdited || s.Kept && t == isForeign):
+	case b == isAbsent && (before || t == oldEdited):
 		return leave
 	}
 	return unknown

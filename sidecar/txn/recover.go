@@ -81,7 +81,6 @@ func (w *Workspace) observe(name string, o Output, job durable.Handle) (s SeenOu
 	}
 	s.Parent = dirID(st)
 	s.Target, err = w.identify("txn.observe.target", durable.Name{Dir: dir, Name: base}, o.known()...)
-	s.Linked = s.Target.sameInode(s.Staged)
 	return s, err
 }
 
