@@ -23,6 +23,7 @@ outputs and state published, atomically; on timeout, cancel, error or crash noth
 Exit status: 0 committed or read; 1 the tool failed or its outputs are not whole; 2 usage, arguments, not installed;
 69 no containment here; 70 something is not known (see audit); 75 try again; 124 timeout; 130 cancelled.`,
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }, // so that an unknown command is an error
 	}
 	root.AddCommand(newRun(), newCall(), newTools(), newDoctor(), newRecover(), newAudit(), newVersion())
 	return root
