@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -63,7 +62,7 @@ type Ledger struct {
 
 // Begin makes a job's intent durable before it has any effect: its row in phase worker_running, and event allow.
 func (l *Ledger) Begin(j *txn.Journal, allow audit.Event) (*Ticket, error) {
-	doc, err := encodeJournal(j)
+	doc, err := j.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +76,7 @@ func (l *Ledger) Begin(j *txn.Journal, allow audit.Event) (*Ticket, error) {
 // Publishing makes durable what the job is about to change: phase publishing_outputs and the journal with every
 // identity. events ride with it.
 func (l *Ledger) Publishing(j *txn.Journal, events ...audit.Event) (*Ticket, error) {
-	doc, err := encodeJournal(j)
+	doc, err := j.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +122,7 @@ func (l *Ledger) SessionOp(s Session, allow, commit audit.Event) (*Ticket, error
 	if err != nil {
 		return nil, err
 	}
+	allow.Session = s.ID
 	now := l.now()
 	return l.put(batch.Op{Events: []audit.Event{allow, commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
 		return st.saveSession(s, commit.Job, state, now)
@@ -223,7 +223,7 @@ func stamp(s Session, commit audit.Event) ([]byte, audit.Event, error) {
 			data[k] = v
 		}
 	}
-	commit.Data = data
+	commit.Session, commit.Data = s.ID, data
 	return state, commit, nil
 }
 
@@ -241,15 +241,6 @@ func (s *store) saveSession(row Session, job string, state []byte, now int64) er
 		destroyed = row.DestroyedAt.UnixNano()
 	}
 	return s.one(ErrStale, sqlUpdate, job, string(state), now, destroyed, row.ID, row.Generation)
-}
-
-// encodeJournal is the document of a jobs row.
-func encodeJournal(j *txn.Journal) ([]byte, error) {
-	doc, err := json.Marshal(j)
-	if err != nil {
-		return nil, fmt.Errorf("journal of %q: %w", j.Job, err)
-	}
-	return doc, nil
 }
 
 // Stats counts the writer's COMMITs, each one fsync of the log, and its checkpoints.
