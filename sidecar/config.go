@@ -24,7 +24,7 @@ type Config struct {
 	LimitsRequired  bool   // a limit that cannot be set refuses the tool
 	Path            string // PATH of tools
 	Readable        []string
-	PassEnv         []string // names that a tool may ask for
+	PassEnv         []string // NAME=value pairs that a tool gets if it asks for the name
 	AllowScript     bool     // tools of trust script may be called
 	QueueTimeout    time.Duration
 	KillTimeout     time.Duration
@@ -39,9 +39,10 @@ type Config struct {
 
 // Flags are what the command line sets. They win over the file.
 type Flags struct {
-	Workspace string // empty: the current directory
-	StateDir  string // empty: the file's, else .eda-sidecar/state of the workspace
-	Config    string // path of the file; empty: none
+	Workspace string   // empty: the current directory
+	StateDir  string   // empty: the file's, else .eda-sidecar/state of the workspace
+	Config    string   // path of the file; empty: none
+	Environ   []string // our own environment, of which env.pass picks
 }
 
 // file is the configuration file. docs/config.md is held against its tags.
@@ -119,7 +120,7 @@ func LoadConfig(flags Flags) (Config, error) {
 	v := &validator{errs: &errs}
 	c := Config{
 		Node: f.Node, CgroupParent: f.CgroupParent, LimitsRequired: v.oneOf("limits", f.Limits, "best-effort", "required") == "required",
-		Path: "/usr/local/bin:/usr/bin:/bin", Readable: f.Readable, PassEnv: f.Env.Pass, AllowScript: f.AllowScript,
+		Path: "/usr/local/bin:/usr/bin:/bin", Readable: f.Readable, AllowScript: f.AllowScript,
 		QueueTimeout: v.duration("queue_timeout", f.QueueTimeout, time.Minute), KillTimeout: v.duration("kill_timeout", f.KillTimeout, 10*time.Second),
 		Grace: v.duration("grace", f.Grace, 2*time.Second), BackupRetention: v.duration("backup_retention", f.BackupRetention, 10*time.Minute),
 		AuditRetention: v.duration("audit_retention", f.AuditRetention, 90*24*time.Hour),
@@ -134,9 +135,14 @@ func LoadConfig(flags Flags) (Config, error) {
 	for i, dir := range c.Readable {
 		v.absolute(fmt.Sprintf("readable[%d]", i), dir)
 	}
-	for i, name := range c.PassEnv {
+	for i, name := range f.Env.Pass {
 		if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`).MatchString(name) || strings.HasPrefix(name, "LD_") {
 			v.bad(fmt.Sprintf("env.pass[%d]", i), "%q cannot be passed to a tool", name)
+		}
+		for _, pair := range flags.Environ {
+			if strings.HasPrefix(pair, name+"=") {
+				c.PassEnv = append(c.PassEnv, pair)
+			}
 		}
 	}
 	if f.CgroupParent != "" {

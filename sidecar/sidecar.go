@@ -76,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (_ *Sidecar, err error) {
 		return nil, fail(job.Internal, "recover", err)
 	}
 	s.Runner = job.NewRunner(s.files, cfg.Workspace, s.Ledger, local{s.groups}, s.table, job.Options{
-		Path: cfg.Path, Readable: cfg.Readable, Hidden: []string{cfg.StateDir}, PassEnv: environ(cfg.PassEnv), BootID: s.bootID,
+		Path: cfg.Path, Readable: cfg.Readable, Hidden: []string{cfg.StateDir}, PassEnv: cfg.PassEnv, BootID: s.bootID,
 		ToolUID: uid, ToolGID: gid, Limits: cfg.ToolLimits, QueueTimeout: cfg.QueueTimeout, KillTimeout: cfg.KillTimeout, Grace: cfg.Grace,
 	})
 	return s, nil
@@ -176,16 +176,6 @@ func toolOwner(workspace string) (uid, gid int) {
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
-}
-
-// environ are the named variables of our own environment that are set.
-func environ(names []string) (pairs []string) {
-	for _, name := range names {
-		if v, ok := os.LookupEnv(name); ok {
-			pairs = append(pairs, name+"="+v)
-		}
-	}
-	return pairs
 }
 
 // checkState makes the state directory and refuses a volume on which SQLite cannot keep its promise.

@@ -82,8 +82,8 @@ func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
 				"events": report.Events, "jobs": report.Jobs, "sessions": report.Sessions, "seq": report.Head.Seq, "hash": fmt.Sprintf("%x", report.Head.Hash),
 			})
 		}
-		fmt.Fprintf(c.OutOrStdout(), "ok: %d events, %d jobs, %d sessions; head %s\n", report.Events, report.Jobs, report.Sessions, report.Head)
-		return nil
+		_, err = fmt.Fprintf(c.OutOrStdout(), "ok: %d events, %d jobs, %d sessions; head %s\n", report.Events, report.Jobs, report.Sessions, report.Head)
+		return err
 	}
 	return c
 }

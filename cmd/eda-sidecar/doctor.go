@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,11 +35,15 @@ line a check, with what was found and the fix. Exit status 69 if any check fails
 				return err
 			}
 		} else {
+			var text strings.Builder
 			for _, k := range checks {
-				fmt.Fprintf(c.OutOrStdout(), "%-4s %-22s %s\n", k.Status, k.Name, printable(k.Found))
+				fmt.Fprintf(&text, "%-4s %-22s %s\n", k.Status, k.Name, printable(k.Found))
 				if k.Fix != "" {
-					fmt.Fprintf(c.OutOrStdout(), "     %-22s fix: %s\n", "", k.Fix)
+					fmt.Fprintf(&text, "     %-22s fix: %s\n", "", k.Fix)
 				}
+			}
+			if _, err := io.WriteString(c.OutOrStdout(), text.String()); err != nil {
+				return err
 			}
 		}
 		if slices.ContainsFunc(checks, func(k cgroup.Check) bool { return k.Status == cgroup.Fail }) {

@@ -29,7 +29,7 @@ func printError(w io.Writer, err error) {
 	} else {
 		text = "cannot understand the command line: " + err.Error()
 	}
-	fmt.Fprintf(w, "eda-sidecar: %s\nhint: %s\n", text, hint)
+	_, _ = fmt.Fprintf(w, "eda-sidecar: %s\nhint: %s\n", printable(text), hint) // nobody is left to tell
 }
 
 func printJSON(w io.Writer, v any) error {
@@ -45,8 +45,8 @@ func printResult(w, errs io.Writer, r job.Result, asJSON bool) error {
 		if err := printJSON(w, r); err != nil {
 			return err
 		}
-	} else {
-		printHuman(w, errs, r)
+	} else if err := printHuman(w, errs, r); err != nil {
+		return err
 	}
 	if r.Code == job.OK {
 		return nil
@@ -54,36 +54,36 @@ func printResult(w, errs io.Writer, r job.Result, asJSON bool) error {
 	return &silentError{exitOf(r.Code)}
 }
 
-func printHuman(w, errs io.Writer, r job.Result) {
+// printHuman says what was done on stdout, what went wrong on stderr.
+func printHuman(w, errs io.Writer, r job.Result) error {
 	took := (time.Duration(r.Duration) * time.Millisecond).Round(10 * time.Millisecond)
-	if r.Code != job.OK {
-		for _, d := range r.Diagnostics {
-			fmt.Fprintln(errs, "  "+diagnostic(d))
-		}
-		if tail := lastLines(r.Log, 10); tail != "" && len(r.Diagnostics) == 0 {
-			fmt.Fprint(errs, indent(tail))
-		}
-		fmt.Fprintf(errs, "eda-sidecar: %s\n", r.Message)
-		fmt.Fprintf(errs, "%s after %v: %s\n", r.Code, took, evidence(r))
-		fmt.Fprintf(errs, "hint: %s\n", r.Hint)
-		return
-	}
+	var text strings.Builder
 	for _, d := range r.Diagnostics {
-		fmt.Fprintln(w, "  "+diagnostic(d))
+		text.WriteString("  " + diagnostic(d) + "\n")
+	}
+	if r.Code != job.OK {
+		if tail := lastLines(r.Log, 10); tail != "" && len(r.Diagnostics) == 0 {
+			text.WriteString(indent(tail))
+		}
+		fmt.Fprintf(&text, "eda-sidecar: %s\n%s after %v: %s\nhint: %s\n", printable(r.Message), r.Code, took, evidence(r), r.Hint)
+		_, err := io.WriteString(errs, text.String())
+		return err
 	}
 	done := "committed"
 	if r.Phase == "" {
 		done = "read"
 	}
-	fmt.Fprintf(w, "%s: %s, verdict %s, in %v: %s\n", r.Tool, done, r.Verdict, took, r.Summary)
+	fmt.Fprintf(&text, "%s: %s, verdict %s, in %v: %s\n", r.Tool, done, r.Verdict, took, printable(r.Summary))
 	for _, o := range r.Outputs {
 		if o.Absent {
-			fmt.Fprintf(w, "  %s: not written, %s is as it was\n", o.Name, o.Path)
+			fmt.Fprintf(&text, "  %s: not written, %s is as it was\n", o.Name, o.Path)
 			continue
 		}
-		fmt.Fprintf(w, "  %s: %s (%d bytes, sha256 %.12s)\n", o.Name, o.Path, o.Bytes, o.SHA256)
+		fmt.Fprintf(&text, "  %s: %s (%d bytes, sha256 %.12s)\n", o.Name, o.Path, o.Bytes, o.SHA256)
 	}
-	fmt.Fprintf(w, "  job %s: %s\n", r.Job, evidence(r))
+	fmt.Fprintf(&text, "  job %s: %s\n", r.Job, evidence(r))
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
 // evidence says in words what is true after the call.

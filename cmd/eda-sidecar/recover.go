@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -45,19 +47,21 @@ opens the workspace does this first; recover does nothing else.`,
 		if asJSON {
 			return printJSON(c.OutOrStdout(), append([]sidecar.Recovered{}, found...))
 		}
+		var text strings.Builder
 		if len(found) == 0 {
-			fmt.Fprintln(c.OutOrStdout(), "nothing to recover")
+			text.WriteString("nothing to recover\n")
 		}
 		for _, r := range found {
-			fmt.Fprintf(c.OutOrStdout(), "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, r.Phase, r.Resolution, because(r.Reason))
+			fmt.Fprintf(&text, "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, r.Phase, r.Resolution, because(r.Reason))
 			for _, a := range r.Actions {
 				if a.Kind == txn.ActRetire { // of every job, later
 					continue
 				}
-				fmt.Fprintf(c.OutOrStdout(), "  %s %s\n", a.Kind, a.Why)
+				fmt.Fprintf(&text, "  %s %s\n", a.Kind, a.Why)
 			}
 		}
-		return nil
+		_, err = io.WriteString(c.OutOrStdout(), text.String())
+		return err
 	}
 	return c
 }

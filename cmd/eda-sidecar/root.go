@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +31,7 @@ Exit status: 0 committed or read; 1 the tool failed or its outputs are not whole
 
 // workspaceFlags adds the flags of every command that touches a workspace.
 func workspaceFlags(c *cobra.Command) *sidecar.Flags {
-	f := &sidecar.Flags{}
+	f := &sidecar.Flags{Environ: os.Environ()}
 	c.PersistentFlags().StringVarP(&f.Workspace, "workspace", "w", ".", "shared directory tree that holds all inputs and targets")
 	c.PersistentFlags().StringVar(&f.StateDir, "state-dir", "", "directory of the ledger, on a local file system (default <workspace>/.eda-sidecar/state)")
 	c.PersistentFlags().StringVar(&f.Config, "config", "", "YAML configuration file")
@@ -60,7 +60,7 @@ func open(c *cobra.Command, f *sidecar.Flags) (*sidecar.Sidecar, sidecar.Config,
 		return nil, cfg, err
 	}
 	for _, r := range s.Recovered {
-		fmt.Fprintf(c.ErrOrStderr(), "eda-sidecar: recovered job %s of %s: %s%s\n", r.Job, r.Tool, r.Resolution, because(r.Reason))
+		c.PrintErrf("eda-sidecar: recovered job %s of %s: %s%s\n", r.Job, r.Tool, r.Resolution, because(r.Reason))
 	}
 	return s, cfg, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,8 +61,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	err = ts.Exec(args[1], args[2:]...)
 	got := 0
 	if err != nil {
-		exit, ok := err.(*exec.ExitError) //nolint:errorlint // testscript returns it as it is
-		if !ok {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
 			ts.Fatalf("%v", err)
 		}
 		got = exit.ExitCode()

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,13 +33,15 @@ func newTools() *cobra.Command {
 			}
 			return printJSON(c.OutOrStdout(), list)
 		}
+		var text strings.Builder
 		for _, t := range cfg.Catalog.Tools() {
-			fmt.Fprintf(c.OutOrStdout(), "%s (%s): %s\n", t.Name, t.Trust, t.Doc)
+			fmt.Fprintf(&text, "%s (%s): %s\n", t.Name, t.Trust, t.Doc)
 			for _, p := range t.Params {
-				fmt.Fprintf(c.OutOrStdout(), "  %-14s %s\n", p.Name, describe(p))
+				fmt.Fprintf(&text, "  %-14s %s\n", p.Name, describe(p))
 			}
 		}
-		return nil
+		_, err = io.WriteString(c.OutOrStdout(), text.String())
+		return err
 	}
 	schema := &cobra.Command{
 		Use:     "schema [TOOL]",

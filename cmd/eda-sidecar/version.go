@@ -29,8 +29,8 @@ func newVersion() *cobra.Command {
 		if asJSON {
 			return printJSON(c.OutOrStdout(), map[string]string{"version": version, "revision": revision, "go": runtime.Version()})
 		}
-		fmt.Fprintf(c.OutOrStdout(), "eda-sidecar %s, revision %s, %s\n", version, revision, runtime.Version())
-		return nil
+		_, err := fmt.Fprintf(c.OutOrStdout(), "eda-sidecar %s, revision %s, %s\n", version, revision, runtime.Version())
+		return err
 	}
 	return c
 }

@@ -114,7 +114,7 @@ func (p *programs) ask(ctx context.Context, path string, args []string) (string,
 	var process Process
 	if err == nil {
 		process, err = g.Start(ctx, cgroup.Command{
-			Path: path, Args: append([]string{path}, args...), Env: cgroup.BaseEnv(filepath.Join(tx.Dir(), "tmp"), p.o.Path), Dir: tx.Work(), Linger: -1,
+			Path: path, Args: append([]string{path}, args...), Env: cgroup.BaseEnv(filepath.Join(tx.Dir(), "tmp"), p.o.Path), Dir: tx.Work(), Linger: -time.Second,
 			Sandbox: cgroup.Sandbox{
 				Job: []string{tx.Work(), filepath.Join(tx.Dir(), "tmp")}, Readable: p.o.Readable, Hidden: p.o.Hidden, UID: p.o.ToolUID, GID: p.o.ToolGID,
 			},
@@ -184,14 +184,20 @@ func signalName(s unix.Signal) string {
 // addUsage adds the usage of one more step: times and counts are summed, peaks are the highest.
 func addUsage(sum *cgroup.Usage, u cgroup.Usage) {
 	for _, f := range []struct{ to, from **float64 }{
-		{&sum.CPUSeconds, &u.CPUSeconds}, {&sum.ThrottledSeconds, &u.ThrottledSeconds}, {&sum.CPUPressureSeconds, &u.CPUPressureSeconds},
-		{&sum.MemoryPressureSeconds, &u.MemoryPressureSeconds}, {&sum.IOPressureSeconds, &u.IOPressureSeconds},
+		{&sum.CPUSeconds, &u.CPUSeconds},
+		{&sum.ThrottledSeconds, &u.ThrottledSeconds},
+		{&sum.CPUPressureSeconds, &u.CPUPressureSeconds},
+		{&sum.MemoryPressureSeconds, &u.MemoryPressureSeconds},
+		{&sum.IOPressureSeconds, &u.IOPressureSeconds},
 	} {
 		merge(f.to, *f.from, func(a, b float64) float64 { return a + b })
 	}
 	for _, f := range []struct{ to, from **int64 }{
-		{&sum.IOReadBytes, &u.IOReadBytes}, {&sum.IOWriteBytes, &u.IOWriteBytes}, {&sum.OOMKills, &u.OOMKills},
-		{&sum.OOMGroupKills, &u.OOMGroupKills}, {&sum.PidsMax, &u.PidsMax},
+		{&sum.IOReadBytes, &u.IOReadBytes},
+		{&sum.IOWriteBytes, &u.IOWriteBytes},
+		{&sum.OOMKills, &u.OOMKills},
+		{&sum.OOMGroupKills, &u.OOMGroupKills},
+		{&sum.PidsMax, &u.PidsMax},
 	} {
 		merge(f.to, *f.from, func(a, b int64) int64 { return a + b })
 	}

@@ -241,16 +241,19 @@ func (c *call) lock() (release func(), err error) {
 
 // holders says who is in the way.
 func (c *call) holders(keys []lock.Key) error {
+	var holders []lock.Owner
 	for _, k := range keys {
-		for _, h := range c.table.Holders(k) {
-			held := c.o.Now().Sub(time.UnixMilli(h.Since)).Round(time.Second)
-			if h.Principal != c.req.Principal {
-				return fmt.Errorf("a run of %q has held them for %v", h.Tool, held)
-			}
-			return fmt.Errorf("job %q, a run of %q, has held them for %v", h.Job, h.Tool, held)
-		}
+		holders = append(holders, c.table.Holders(k)...)
 	}
-	return errors.New("others were before this call")
+	if len(holders) == 0 {
+		return errors.New("others were before this call")
+	}
+	h := holders[0]
+	held := c.o.Now().Sub(time.UnixMilli(h.Since)).Round(time.Second)
+	if h.Principal != c.req.Principal {
+		return fmt.Errorf("a run of %q has held them for %v", h.Tool, held)
+	}
+	return fmt.Errorf("job %q, a run of %q, has held them for %v", h.Job, h.Tool, held)
 }
 
 // clone reads the session once more, under its key: the state that the job works on.

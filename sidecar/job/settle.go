@@ -84,14 +84,13 @@ func (c *call) causes(err error) []audit.Event {
 }
 
 func causeOf(code Code) audit.Kind {
-	switch code { //nolint:exhaustive // every other code is an error
-	case ToolTimeout:
+	switch {
+	case code == ToolTimeout:
 		return audit.Timeout
-	case CodeCancelled, SessionDestroyed, ShuttingDown:
+	case code == CodeCancelled, code == SessionDestroyed, code == ShuttingDown:
 		return audit.Cancel
-	default:
-		return audit.Error
 	}
+	return audit.Error
 }
 
 // reason is what an event says of an error: the code, and the first KiB of its text.

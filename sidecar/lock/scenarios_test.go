@@ -135,7 +135,7 @@ func handOn() error {
 	t.release(holder, false)
 	gaveUp.decided = nil // it sees its own cancel first, although it was granted
 	if err := t.await(always, gaveUp); !errors.Is(err, ErrCancelled) {
-		return fmt.Errorf("got %v", err)
+		return fmt.Errorf("got %s", fmt.Sprint(err))
 	}
 	if !decided(behind) {
 		return errors.New("the keys were lost with the one who gave up")
@@ -149,7 +149,7 @@ func giveUp() error {
 	holder := put(t, ask("holder", Session("s")))
 	for range 3 {
 		if _, err := t.Acquire(always, ask("w", Session("s"))); !errors.Is(err, ErrCancelled) {
-			return fmt.Errorf("got %v", err)
+			return fmt.Errorf("got %s", fmt.Sprint(err))
 		}
 	}
 	t.release(holder, false)
@@ -163,11 +163,11 @@ func fullQueue() error {
 	w1, w2 := put(t, ask("w1", s)), put(t, ask("w2", s))
 	var busy *BusyError
 	if _, err := t.Acquire(never, ask("w3", s)); !errors.As(err, &busy) || busy.Queued != 2 || busy.Holder.Tool != "tool-holder" {
-		return fmt.Errorf("third waiter of the session: got %v", err)
+		return fmt.Errorf("third waiter of the session: got %s", fmt.Sprint(err))
 	}
 	w4 := put(t, ask("w4", x))
 	if _, err := t.Acquire(never, ask("w5", x)); !errors.As(err, &busy) || busy.Queued != 3 {
-		return fmt.Errorf("fourth waiter of the table: got %v", err)
+		return fmt.Errorf("fourth waiter of the table: got %s", fmt.Sprint(err))
 	}
 	release, err := t.Acquire(never, ask("free", file("free")))
 	if err != nil {
@@ -187,7 +187,7 @@ func destroyFailsWaiters() error {
 	w1, w2 := put(t, ask("w1", s)), put(t, ask("w2", s, file("x")))
 	d, err := t.enqueue(Request{Owner: Owner{Job: "d"}, Keys: []Key{s}}, "s")
 	if err != nil || decided(d) {
-		return fmt.Errorf("the destroy must wait for the holder: %v", err)
+		return fmt.Errorf("the destroy must wait for the holder: %s", fmt.Sprint(err))
 	}
 	t.release(holder, false)
 	if !decided(d) || decided(w1) {
@@ -196,7 +196,7 @@ func destroyFailsWaiters() error {
 	t.release(d, true)
 	for _, w := range []*claim{w1, w2} {
 		if err := t.await(never, w); !errors.Is(err, ErrDestroyed) {
-			return fmt.Errorf("waiter: got %v", err)
+			return fmt.Errorf("waiter: got %s", fmt.Sprint(err))
 		}
 	}
 	return empty(t)
@@ -208,7 +208,7 @@ func aliveAfterGrant() error {
 	r.Alive = func() error { return ErrDestroyed }
 	release, err := t.Acquire(never, r)
 	if !errors.Is(err, ErrDestroyed) {
-		return fmt.Errorf("a session that died before the request came: got %v", err)
+		return fmt.Errorf("a session that died before the request came: got %s", fmt.Sprint(err))
 	}
 	if release != nil {
 		return errors.New("a release beside an error")
