@@ -112,7 +112,7 @@ func (p Param) wellFormed() error {
 		return errors.New("doc is missing")
 	case p.List && p.Kind != Input && p.Kind != InputDir && p.Kind != Text:
 		return fmt.Errorf("%s cannot be a list", p.Kind)
-	case p.Min < 0 || p.Max < 0 || p.Min > p.maxCount() || p.MaxLength < 0 || p.MaxBytes < 0:
+	case p.List && (p.Min < 0 || p.Max < 0 || p.Min > p.maxCount()) || p.MaxLength < 0 || p.MaxBytes < 0:
 		return errors.New("min, max, max_length or max_bytes")
 	case p.Required && p.Default != nil:
 		return errors.New("required, and a default")
@@ -140,7 +140,7 @@ func (p Param) wellFormedKind() error {
 		}
 		return nil
 	case Int:
-		if p.Least > p.Most {
+		if p.Min > p.Max {
 			return errors.New("the least value is above the most")
 		}
 		return nil

@@ -18,21 +18,19 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// declaredSchema describes the tools list of a configuration, for editors.
+// declaredSchema describes the tools list of a configuration.
 //
 //go:embed declared.schema.json
 var declaredSchema string
 
-// DeclaredSchema is the JSON Schema (2020-12) of one configuration file's tools list.
+// DeclaredSchema is the JSON Schema (2020-12) of a configuration's tools list, for editors.
 func DeclaredSchema() string { return declaredSchema }
 
 // declared is one entry of tools in a configuration. The schema beside this file says what each key means.
 type declared struct {
-	Name    string
-	Title   string
-	Doc     string
-	Trust   Trust
-	Program struct {
+	Name, Title, Doc string
+	Trust            Trust
+	Program          struct {
 		Name        string
 		Interpreter bool
 		Version     struct {
@@ -40,14 +38,12 @@ type declared struct {
 			Match, Min string
 		}
 	}
-	Params []declaredParam
+	Params []Param
 	Limits struct {
-		Wall    string
-		WallMax string `yaml:"wall_max"`
-		Memory  string
-		Pids    int64
-		Staging string
-		Log     string
+		Wall                 time.Duration
+		WallMax              time.Duration `yaml:"wall_max"`
+		Memory, Staging, Log string
+		Pids                 int64
 	}
 	Env struct {
 		Set  map[string]string
@@ -58,40 +54,17 @@ type declared struct {
 		Name    string
 		Argv    []element
 		Proceed []int
-		Makes   []struct {
-			Path string
-			Kind Kind
-		}
+		Makes   []Product
 	}
 	Verdict struct {
 		OKExit                  []int `yaml:"ok_exit"`
 		Require, Fail, Findings []string
 	}
-	Diagnostics []struct {
-		Severity Severity
-		Match    string
-	}
-	Data    []struct{ Name, From, Match, Type, Unit string }
-	State   struct{ Keys []string }
-	Network bool
-	Seats   struct{ Name string }
-}
-
-// declaredParam is a Param in the words of a configuration.
-type declaredParam struct {
-	Name, Doc, Pattern string
-	Kind               ParamKind
-	Trust              Trust
-	Required, List     bool
-	Optional           bool
-	Default            any
-	Min, Max           int64 // count of a list, or the range of an int
-	Ext, Values        []string
-	MaxBytes           int64 `yaml:"max_bytes"`
-	MaxLength          int   `yaml:"max_length"`
-	Format             Kind
-	MustContain        string `yaml:"must_contain"`
-	AllowEmpty         bool   `yaml:"allow_empty"`
+	Diagnostics []struct{ Severity, Match string }
+	Data        []struct{ Name, From, Match, Type, Unit string }
+	State       struct{ Keys []string }
+	Network     bool
+	Seats       struct{ Name string }
 }
 
 // element is one argument of a step: a string, or {arg, when}.
@@ -99,7 +72,7 @@ type element struct{ Arg, When string }
 
 // UnmarshalYAML accepts both forms.
 func (e *element) UnmarshalYAML(decode func(any) error) error {
-	if err := decode(&e.Arg); err == nil {
+	if decode(&e.Arg) == nil {
 		return nil
 	}
 	type plain element
@@ -124,10 +97,10 @@ func Declared(config []byte) ([]*Tool, error) {
 	}
 	tools := make([]*Tool, 0, len(doc.Tools))
 	for i := range doc.Tools {
-		b := &declaration{declared: &doc.Tools[i]}
-		tools = append(tools, b.build())
-		for _, m := range b.mistakes {
-			errs = append(errs, fmt.Errorf("%w: %stools[%d] (%s): %s", ErrConfig, lineOf(config, i, m.near), i, doc.Tools[i].Name, m.text))
+		d := &declaration{declared: &doc.Tools[i], params: map[string]*Param{}}
+		tools = append(tools, d.build())
+		for _, m := range d.mistakes {
+			errs = append(errs, fmt.Errorf("%w: %stools[%d] (%s): %s", ErrConfig, lineOf(config, i, m.near), i, d.Name, m.text))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -136,151 +109,123 @@ func Declared(config []byte) ([]*Tool, error) {
 	return tools, nil
 }
 
-// lineOf finds tool i of a list in block style, and in it the first line that holds near: "line 12: ", or nothing if it cannot be told.
+// lineOf finds tool i of a list in block style, and from there the first line that holds near: "line 12: ", or nothing if it cannot be told.
 func lineOf(config []byte, i int, near string) string {
-	at, inTools, seen, indent := 0, false, -1, -1
-	for n, line := range strings.Split(string(config), "\n") {
-		text := strings.TrimSpace(line)
-		inTools = inTools || strings.HasPrefix(line, "tools:")
-		depth := len(line) - len(strings.TrimLeft(line, " "))
-		if inTools && strings.HasPrefix(text, "- ") && (indent < 0 || depth == indent) {
-			indent = depth
-			seen++
+	at, seen, indent := "", -1, ""
+	_, list, _ := strings.Cut("\n"+string(config), "\ntools:")
+	before := strings.Count(string(config), "\n") - strings.Count(list, "\n")
+	for n, line := range strings.Split(list, "\n") {
+		if head, _, ok := strings.Cut(line, "- "); ok && strings.TrimSpace(head) == "" && (seen < 0 || head == indent) {
+			indent, seen = head, seen+1
 		}
-		if seen == i && at == 0 {
-			at = n + 1
-		}
-		if seen == i && near != "" && strings.Contains(line, near) {
-			at = n + 1
-			break
+		if seen == i && (at == "" || near != "" && strings.Contains(line, near)) {
+			found := at != ""
+			if at = fmt.Sprintf("line %d: ", before+n+1); found || strings.Contains(line, near) {
+				return at
+			}
 		}
 	}
-	if at == 0 {
-		return ""
-	}
-	return fmt.Sprintf("line %d: ", at)
+	return at
 }
 
 // declaration builds one Tool and collects what is wrong with it.
 type declaration struct {
 	*declared
-	params   map[string]Param
+	params   map[string]*Param
 	mistakes []struct{ near, text string }
 }
 
-func (b *declaration) bad(near, format string, args ...any) {
-	b.mistakes = append(b.mistakes, struct{ near, text string }{near, fmt.Sprintf(format, args...)})
+// bad notes a mistake; near is text of the line that it is in.
+func (d *declaration) bad(near, format string, args ...any) {
+	d.mistakes = append(d.mistakes, struct{ near, text string }{near, fmt.Sprintf(format, args...)})
 }
 
-func (b *declaration) build() *Tool {
+func (d *declaration) build() *Tool {
 	t := &Tool{
-		Name: b.Name, Title: b.Title, Doc: b.Doc, Trust: b.Trust, State: b.State.Keys, StateFiles: len(b.State.Keys) > 0,
-		Network: b.Network || b.Seats.Name != "", Seats: b.Seats.Name, PassEnv: b.Env.Pass, Programs: []Program{b.program()}, Limits: b.limits(),
+		Name: d.Name, Title: d.Title, Doc: d.Doc, Trust: d.Trust, State: d.State.Keys, StateFiles: len(d.State.Keys) > 0,
+		Network: d.Network || d.Seats.Name != "", Seats: d.Seats.Name, PassEnv: d.Env.Pass, Programs: []Program{d.program()}, Limits: d.limits(),
+		Params: d.Params,
 	}
 	if t.Doc == "" {
-		t.Doc = "Runs " + b.Program.Name + ", as the configuration declares."
+		t.Doc = "Runs " + d.Program.Name + ", as the configuration declares."
 	}
-	b.params = map[string]Param{}
-	for i, d := range b.Params {
-		p := d.param()
+	for i := range t.Params {
+		p := &t.Params[i]
+		if d.params[p.Name] = p; p.Doc == "" {
+			p.Doc = strings.ReplaceAll(p.Name, "_", " ") + "."
+		}
+		p.Required = p.Required || p.List && p.Min > 0
 		if p.Default != nil {
 			text, err := json.Marshal(p.Default)
 			if err == nil {
 				p.Default, err = p.decode(text)
 			}
 			if err != nil {
-				b.bad("name: "+p.Name, "params[%d].default: %v", i, err)
+				d.bad("name: "+p.Name, "params[%d].default: %v", i, err)
 			}
 		}
-		p.Required = p.Required || p.List && p.Min > 0
-		b.params[p.Name] = p
 	}
-	t.Plan = b.plan() // finds out what a call cannot leave out
-	for _, d := range b.Params {
-		t.Params = append(t.Params, b.params[d.Name])
-	}
-	rules := b.rules()
+	t.Plan = d.plan() // finds out what a call cannot leave out
+	rules := d.rules()
 	t.Data, t.Parse, t.LogIsEvidence = rules.schema(), rules.parse, len(rules.verdict) > 0
 	for _, err := range t.wellFormed() {
-		text := strings.TrimPrefix(err.Error(), fmt.Sprintf("%v: %q: ", ErrConfig, t.Name))
-		near := ""
-		if _, rest, ok := strings.Cut(text, `params "`); ok {
-			near, _, _ = strings.Cut("name: "+rest, `"`)
-		}
-		b.bad(near, "%s", text)
+		_, param, _ := strings.Cut(err.Error(), `params "`)
+		param, _, _ = strings.Cut(param, `"`)
+		d.bad("name: "+param, "%s", strings.TrimPrefix(err.Error(), fmt.Sprintf("%v: %q: ", ErrConfig, t.Name)))
 	}
 	proof := func(p Param) bool { return p.Kind == Output && p.Required && !p.Optional }
-	if len(b.Verdict.Require) == 0 && !slices.ContainsFunc(t.Params, proof) {
-		b.bad("verdict:", "verdict: neither require nor a required output: nothing could prove success")
+	if len(d.Verdict.Require) == 0 && !slices.ContainsFunc(t.Params, proof) {
+		d.bad("verdict:", "verdict: neither require nor a required output: nothing could prove success")
 	}
 	return t
-}
-
-func (d declaredParam) param() Param {
-	p := Param{Name: d.Name, Doc: d.Doc, Kind: d.Kind, Trust: d.Trust, Required: d.Required, List: d.List, Optional: d.Optional, Default: d.Default,
-		Ext: d.Ext, Enum: d.Values, MaxBytes: d.MaxBytes, MaxLength: d.MaxLength, Format: d.Format, MustContain: d.MustContain, AllowEmpty: d.AllowEmpty, Pattern: d.Pattern}
-	if p.Doc == "" {
-		p.Doc = strings.ReplaceAll(d.Name, "_", " ") + "."
-	}
-	if p.Kind == Int {
-		p.Least, p.Most = d.Min, d.Max
-	} else {
-		p.Min, p.Max = int(d.Min), int(d.Max)
-	}
-	return p
 }
 
 // interpreter matches programs that run text; a version in the name does not count.
 const interpreter = `^(sh|bash|dash|ash|zsh|ksh|csh|tcsh|fish|env|busybox|python|perl|ruby|lua|node|awk|gawk|mawk|tclsh|wish|expect|php)[0-9.]*$`
 
-func (b *declaration) program() Program {
-	v := b.Program.Version
-	p := Program{Key: b.Program.Name, Names: []string{b.Program.Name}, VersionArgs: v.Args, Match: v.Match, Min: v.Min, Interpreter: b.Program.Interpreter}
+func (d *declaration) program() Program {
+	v := d.Program.Version
+	p := Program{Key: d.Program.Name, Names: []string{d.Program.Name}, VersionArgs: v.Args, Match: v.Match, Min: v.Min, Interpreter: d.Program.Interpreter}
 	if plainComponent(p.Key) != nil {
-		b.bad("program:", "program.name: %q is not a plain name that PATH can be searched for", p.Key)
+		d.bad("program:", "program.name: %q is not a plain name that PATH can be searched for", p.Key)
 	}
 	if regexp.MustCompile(interpreter).MatchString(p.Key) && !p.Interpreter {
-		b.bad("program:", "program.name: %q is an interpreter: say interpreter: true, and trust: script if a caller's text is executed", p.Key)
+		d.bad("program:", "program.name: %q is an interpreter: say interpreter: true, and trust: script if a caller's text is executed", p.Key)
 	}
-	if re := b.pattern("program.version.match", v.Match); v.Args != nil && re.NumSubexp() != 1 {
-		b.bad("program:", "program.version.match: needs one group, the version")
+	if re := d.pattern("program.version.match", v.Match); v.Args != nil && re.NumSubexp() != 1 {
+		d.bad("program:", "program.version.match: needs one group, the version")
 	}
 	return p
 }
 
-func (b *declaration) limits() Limits {
-	l := b.Limits
+func (d *declaration) limits() Limits {
+	l := d.Limits
 	size := func(key, text string, unset int64) int64 {
-		n, err := parseSize(text)
 		if text == "" {
 			return unset
 		}
+		n, err := ParseSize(text)
 		if err != nil {
-			b.bad("limits:", "limits.%s: %v", key, err)
+			d.bad("limits:", "limits.%s: %v", key, err)
 		}
 		return n
 	}
-	wall := func(key, text string, unset time.Duration) time.Duration {
-		d, err := time.ParseDuration(text)
-		if text == "" {
-			return unset
-		}
-		if err != nil {
-			b.bad("limits:", "limits.%s: %v", key, err)
-		}
-		return d
+	out := Limits{Wall: l.Wall, WallMax: l.WallMax, MemoryBytes: size("memory", l.Memory, 4<<30), Pids: l.Pids,
+		StagingBytes: size("staging", l.Staging, 4<<30), LogBytes: size("log", l.Log, 64<<20)}
+	if out.Wall == 0 {
+		out.Wall = 10 * time.Minute
 	}
-	out := Limits{MemoryBytes: size("memory", l.Memory, 4<<30), StagingBytes: size("staging", l.Staging, 4<<30), LogBytes: size("log", l.Log, 64<<20), Pids: l.Pids}
-	out.Wall = wall("wall", l.Wall, 10*time.Minute)
-	out.WallMax = wall("wall_max", l.WallMax, max(out.Wall, 24*time.Hour))
+	if out.WallMax == 0 {
+		out.WallMax = max(out.Wall, 24*time.Hour)
+	}
 	if out.Pids == 0 {
 		out.Pids = 64
 	}
 	return out
 }
 
-// parseSize reads 4096, 64KiB, 32MiB, 8GiB or 1TiB, in bytes.
-func parseSize(text string) (int64, error) {
+// ParseSize reads a number of bytes as configurations write it: 512, 64KiB, 32MiB, 8GiB, 1TiB.
+func ParseSize(text string) (int64, error) {
 	digits, shift := text, 0
 	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
 		if d, ok := strings.CutSuffix(text, unit); ok {
@@ -295,10 +240,10 @@ func parseSize(text string) (int64, error) {
 }
 
 // pattern compiles a pattern of the configuration.
-func (b *declaration) pattern(key, text string) *regexp.Regexp {
+func (d *declaration) pattern(key, text string) *regexp.Regexp {
 	re, err := regexp.Compile(text)
 	if err != nil {
-		b.bad(text, "%s: %v", key, err)
+		d.bad(text, "%s: %v", key, err)
 		return regexp.MustCompile(``)
 	}
 	return re
@@ -307,80 +252,73 @@ func (b *declaration) pattern(key, text string) *regexp.Regexp {
 // placeholder is {{param}}, or {{param...}} for all elements of a list.
 func placeholder() *regexp.Regexp { return regexp.MustCompile(`\{\{([a-z][a-z0-9_]*)(\.\.\.)?\}\}`) }
 
-// checkText checks the placeholders of one text. A parameter that has no default and is used without a when of its own (given) is required.
-func (b *declaration) checkText(near, where, text, given string) {
+// checkText checks the placeholders of one text. A parameter that has no default and is used without a when of its own is required.
+func (d *declaration) checkText(where, text, when string) {
 	for _, m := range placeholder().FindAllStringSubmatch(text, -1) {
-		p, ok := b.params[m[1]]
-		switch {
-		case !ok:
-			b.bad(m[0], "%s: %s names no parameter", where, m[0])
+		switch p := d.params[m[1]]; {
+		case p == nil:
+			d.bad(m[0], "%s: %s names no parameter", where, m[0])
 		case p.List != (m[2] != ""):
-			b.bad(m[0], "%s: %s: a list is written {{%s...}}, and nothing else is", where, m[0], p.Name)
-		case !p.List && p.Default == nil && given != p.Name:
+			d.bad(m[0], "%s: %s: a list is written {{%s...}}, and nothing else is", where, m[0], p.Name)
+		case !p.List && p.Default == nil && when != p.Name:
 			p.Required = true
-			b.params[p.Name] = p
 		}
 	}
 }
 
 // plan checks files and steps now, and returns the pure function that fills the placeholders in.
-func (b *declaration) plan() func(Args) (Invocation, error) {
-	for i, f := range b.Files {
-		where := fmt.Sprintf("files[%d]", i)
+func (d *declaration) plan() func(Args) (Invocation, error) {
+	for i, f := range d.Files {
 		if !strings.HasPrefix(f.Name, "_") || plainComponent(f.Name) != nil {
-			b.bad(f.Name, "%s.name: %q must be plain and begin with _", where, f.Name)
+			d.bad(f.Name, "files[%d].name: %q must be plain and begin with _", i, f.Name)
 		}
 		if !slices.Contains([]string{"tcl", "yosys", "spice", "json", "python", "none"}, f.Language) {
-			b.bad(f.Name, "%s.language: %q is not one of tcl, yosys, spice, json, python, none", where, f.Language)
+			d.bad(f.Name, "files[%d].language: %q is not one of tcl, yosys, spice, json, python, none", i, f.Language)
 		}
-		b.checkText(f.Name, where, f.Text, "")
+		d.checkText(fmt.Sprintf("files[%d]", i), f.Text, "")
 	}
-	for i, s := range b.Steps {
-		where := fmt.Sprintf("steps[%d]", i)
-		if len(s.Argv) == 0 || s.Argv[0].Arg != b.Program.Name || s.Argv[0].When != "" {
-			b.bad("steps:", "%s.argv: must begin with the program, %q", where, b.Program.Name)
+	for i, s := range d.Steps {
+		if len(s.Argv) == 0 || s.Argv[0] != (element{Arg: d.Program.Name}) {
+			d.bad("steps:", "steps[%d].argv: must begin with the program, %q", i, d.Program.Name)
 		}
 		for n, e := range s.Argv {
-			where := fmt.Sprintf("%s.argv[%d]", where, n)
-			if _, ok := b.params[e.When]; e.When != "" && !ok {
-				b.bad(e.When, "%s.when: %q names no parameter", where, e.When)
+			where := fmt.Sprintf("steps[%d].argv[%d]", i, n)
+			if e.When != "" && d.params[e.When] == nil {
+				d.bad(e.When, "%s.when: %q names no parameter", where, e.When)
 			}
-			if list := strings.Contains(e.Arg, "...}}"); list && placeholder().FindString(e.Arg) != e.Arg {
-				b.bad(e.Arg, "%s: a list must be the whole element", where)
+			if strings.Contains(e.Arg, "...}}") && placeholder().FindString(e.Arg) != e.Arg {
+				d.bad(e.Arg, "%s: a list must be the whole element", where)
 			}
-			b.checkText(e.Arg, where, e.Arg, e.When)
+			d.checkText(where, e.Arg, e.When)
 		}
 		for _, m := range s.Makes {
 			if plainPath(strings.TrimPrefix(m.Path, "_")) != nil || !m.Kind.Known() {
-				b.bad(m.Path, "%s.makes: %q of kind %q: want a plain path in work/ and a known kind", where, m.Path, m.Kind)
+				d.bad(m.Path, "steps[%d].makes: %q of kind %q: want a plain path in work/ and a known kind", i, m.Path, m.Kind)
 			}
 		}
 	}
-	if n := len(b.Steps); n < 1 || n > 5 {
-		b.bad("steps:", "steps: %d; from 1 to 5 are allowed", n)
+	if n := len(d.Steps); n < 1 || n > 5 {
+		d.bad("steps:", "steps: %d; from 1 to 5 are allowed", n)
 	}
 	var env []string
-	for _, name := range slices.Sorted(maps.Keys(b.Env.Set)) {
-		env = append(env, name+"="+b.Env.Set[name])
+	for _, name := range slices.Sorted(maps.Keys(d.Env.Set)) {
+		env = append(env, name+"="+d.Env.Set[name])
 	}
 	return func(a Args) (inv Invocation, err error) {
-		for _, f := range b.Files {
-			text, err := b.fill(a, f.Text, f.Language)
+		for _, f := range d.Files {
+			text, err := d.fill(a, f.Text, f.Language)
 			if err != nil {
 				return Invocation{}, err
 			}
 			inv.Files = append(inv.Files, File{f.Name, text})
 		}
-		for _, s := range b.Steps {
-			step := Step{Name: s.Name, Env: env, Proceed: s.Proceed}
+		for _, s := range d.Steps {
+			step := Step{Name: s.Name, Env: env, Proceed: s.Proceed, Makes: s.Makes}
 			if step.Proceed == nil {
-				step.Proceed = b.Verdict.OKExit
+				step.Proceed = d.Verdict.OKExit
 			}
-			if step.Argv, err = b.argv(a, s.Argv); err != nil {
+			if step.Argv, err = d.argv(a, s.Argv); err != nil {
 				return Invocation{}, err
-			}
-			for _, m := range s.Makes {
-				step.Makes = append(step.Makes, Product{m.Path, m.Kind})
 			}
 			inv.Steps = append(inv.Steps, step)
 		}
@@ -389,7 +327,7 @@ func (b *declaration) plan() func(Args) (Invocation, error) {
 }
 
 // argv fills the elements in: one element is one argument, a list is many.
-func (b *declaration) argv(a Args, elements []element) ([]string, error) {
+func (d *declaration) argv(a Args, elements []element) ([]string, error) {
 	var argv []string
 	for _, e := range elements {
 		if e.When != "" && !a.Has(e.When) {
@@ -399,7 +337,7 @@ func (b *declaration) argv(a Args, elements []element) ([]string, error) {
 			argv = append(argv, a.Texts(strings.TrimPrefix(name, "{{"))...)
 			continue
 		}
-		arg, err := b.fill(a, e.Arg, "argv")
+		arg, err := d.fill(a, e.Arg, "argv")
 		if err != nil {
 			return nil, err
 		}
@@ -412,22 +350,23 @@ func (b *declaration) argv(a Args, elements []element) ([]string, error) {
 }
 
 // fill replaces the placeholders of a text, each value quoted for the language.
-func (b *declaration) fill(a Args, text, language string) (string, error) {
+func (d *declaration) fill(a Args, text, language string) (string, error) {
 	var errs []error
+	glue := " "
+	if language == "json" || language == "python" {
+		glue = ", "
+	}
 	out := placeholder().ReplaceAllStringFunc(text, func(hole string) string {
 		name := strings.TrimSuffix(strings.Trim(hole, "{}"), "...")
-		var words []string
-		for _, v := range a.spelled(b.params[name]) {
-			word, ok := quote(language, v, b.params[name].Kind)
+		words := a.spelled(*d.params[name])
+		for i, v := range words {
+			word, ok := quote(language, v, d.params[name].Kind)
 			if !ok {
 				errs = append(errs, badArg(name, "%q is not plain, and %s has no safe quoting", v, language))
 			}
-			words = append(words, word)
+			words[i] = word
 		}
-		if language == "json" || language == "python" {
-			return strings.Join(words, ", ")
-		}
-		return strings.Join(words, " ")
+		return strings.Join(words, glue)
 	})
 	return out, errors.Join(errs...)
 }
@@ -436,16 +375,14 @@ func (b *declaration) fill(a Args, text, language string) (string, error) {
 func (a Args) spelled(p Param) []string {
 	switch v := a.values[p.Name].(type) {
 	case []string:
-		return v
-	case int64:
-		return []string{strconv.FormatInt(v, 10)}
-	case bool:
-		return []string{strconv.FormatBool(v)}
+		return slices.Clone(v)
 	case string:
 		if p.Kind == Output {
 			return []string{a.Staged(p.Name)}
 		}
 		return []string{v}
+	case int64, bool:
+		return []string{fmt.Sprint(v)}
 	}
 	return nil
 }
@@ -472,56 +409,55 @@ func quote(language, v string, kind ParamKind) (string, bool) {
 }
 
 // rules judge a declared tool's run by line patterns.
-type rules struct {
-	verdict     []lineRule // use: require, fail or findings
-	diagnostics []lineRule // use: a severity
-	data        []lineRule // use: the type; in: an output's name, or log
-}
+type rules struct{ verdict, diagnostics, data []lineRule }
 
+// lineRule is one pattern. use is require, fail or findings, a severity, or the type of a value; in is an output or log.
 type lineRule struct {
 	use, in, name, unit string
 	re                  *regexp.Regexp
 }
 
-func (b *declaration) rules() (r rules) {
+func (d *declaration) rules() (r rules) {
 	for _, v := range []struct {
 		use   string
 		texts []string
-	}{{"require", b.Verdict.Require}, {"fail", b.Verdict.Fail}, {"findings", b.Verdict.Findings}} {
+	}{{"require", d.Verdict.Require}, {"fail", d.Verdict.Fail}, {"findings", d.Verdict.Findings}} {
 		for i, text := range v.texts {
-			r.verdict = append(r.verdict, lineRule{use: v.use, re: b.pattern(fmt.Sprintf("verdict.%s[%d]", v.use, i), text)})
+			r.verdict = append(r.verdict, lineRule{use: v.use, re: d.pattern(fmt.Sprintf("verdict.%s[%d]", v.use, i), text)})
 		}
 	}
-	for i, d := range b.Diagnostics {
-		if !slices.Contains([]Severity{Error, Warning, Info}, d.Severity) {
-			b.bad("diagnostics:", "diagnostics[%d].severity: %q is not error, warning or info", i, d.Severity)
+	for i, g := range d.Diagnostics {
+		if !slices.Contains([]Severity{Error, Warning, Info}, Severity(g.Severity)) {
+			d.bad(g.Match, "diagnostics[%d].severity: %q is not error, warning or info", i, g.Severity)
 		}
-		re := b.pattern(fmt.Sprintf("diagnostics[%d].match", i), d.Match)
-		for _, group := range re.SubexpNames()[1:] {
-			if !slices.Contains([]string{"file", "line", "col", "code", "message"}, group) {
-				b.bad(d.Match, "diagnostics[%d].match: group %q is not file, line, col, code or message", i, group)
+		re := d.pattern(fmt.Sprintf("diagnostics[%d].match", i), g.Match)
+		for _, group := range re.SubexpNames() {
+			if !slices.Contains([]string{"", "file", "line", "col", "code", "message"}, group) {
+				d.bad(g.Match, "diagnostics[%d].match: group %q is not file, line, col, code or message", i, group)
 			}
 		}
-		r.diagnostics = append(r.diagnostics, lineRule{use: string(d.Severity), re: re})
+		r.diagnostics = append(r.diagnostics, lineRule{use: g.Severity, re: re})
 	}
-	for i, d := range b.Data {
-		re := b.pattern(fmt.Sprintf("data[%d].match", i), d.Match)
-		p, known := b.params[d.From]
-		if !toolName.MatchString(d.Name) || re.NumSubexp() != 1 || !slices.Contains([]string{"int", "float", "string", "bool"}, d.Type) ||
-			d.From != "log" && (!known || p.Kind != Output) {
-			b.bad("name: "+d.Name, "data[%d]: want a name, from log or an output, one group in match, type int, float, string or bool", i)
+	for i, v := range d.Data {
+		re := d.pattern(fmt.Sprintf("data[%d].match", i), v.Match)
+		p := d.params[v.From]
+		if !toolName.MatchString(v.Name) || re.NumSubexp() != 1 || dataTypes()[v.Type] == "" || v.From != "log" && (p == nil || p.Kind != Output) {
+			d.bad("name: "+v.Name, "data[%d]: want a name, from log or an output, one group in match, type int, float, string or bool", i)
 		}
-		r.data = append(r.data, lineRule{use: d.Type, in: d.From, name: d.Name, unit: d.Unit, re: re})
+		r.data = append(r.data, lineRule{use: v.Type, in: v.From, name: v.Name, unit: v.Unit, re: re})
 	}
 	return r
+}
+
+func dataTypes() map[string]string {
+	return map[string]string{"int": "integer", "float": "number", "string": "string", "bool": "boolean"}
 }
 
 // schema describes Data: every value may be null, when its pattern matched nothing.
 func (r rules) schema() *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}}
-	types := map[string]string{"int": "integer", "float": "number", "string": "string", "bool": "boolean"}
 	for _, d := range r.data {
-		s.Properties[d.name] = &jsonschema.Schema{Types: []string{"null", types[d.use]}, Description: d.unit}
+		s.Properties[d.name] = &jsonschema.Schema{Types: []string{"null", dataTypes()[d.use]}, Description: d.unit}
 	}
 	return s
 }
@@ -548,9 +484,8 @@ func (r rules) parse(a Args, run Run, staged fs.FS) Report {
 		r.take(data, "log", line)
 	})
 	for _, o := range a.outs {
-		name := jobPath(a.Staged(o.Name))
 		if err == nil && slices.ContainsFunc(r.data, func(d lineRule) bool { return d.in == o.Name }) {
-			err = eachFileLine(staged, name, func(line []byte) { r.take(data, o.Name, line) })
+			err = eachFileLine(staged, jobPath(a.Staged(o.Name)), func(line []byte) { r.take(data, o.Name, line) })
 		}
 	}
 	rep := Report{Verdict: OK, Summary: "done", Diagnostics: f.list(), Counts: f.counts, Data: data}
@@ -573,46 +508,45 @@ func (r rules) parse(a Args, run Run, staged fs.FS) Report {
 	return rep
 }
 
-// take keeps what a line says of the data that comes from in. What cannot be read as its type stays null.
+// take keeps what a line says of the data that comes from in. What cannot be read as its type is null.
 func (r rules) take(data map[string]any, in string, line []byte) {
 	for _, d := range r.data {
-		if d.in != in {
-			continue
-		}
 		m := d.re.FindSubmatch(line)
-		if m == nil {
+		if d.in != in || m == nil {
 			continue
 		}
-		data[d.name] = nil
-		text := string(m[1])
-		if n, err := strconv.ParseInt(text, 10, 64); d.use == "int" && err == nil {
-			data[d.name] = n
-		} else if x, err := strconv.ParseFloat(text, 64); d.use == "float" && err == nil && !math.IsNaN(x) && !math.IsInf(x, 0) {
-			data[d.name] = x
-		} else if b, err := strconv.ParseBool(text); d.use == "bool" && err == nil {
-			data[d.name] = b
-		} else if d.use == "string" {
-			data[d.name] = text[:min(len(text), maxMessage)]
+		text := string(m[1][:min(len(m[1]), maxMessage)])
+		var v any = text
+		var err error
+		switch d.use {
+		case "int":
+			v, err = strconv.ParseInt(text, 10, 64)
+		case "bool":
+			v, err = strconv.ParseBool(text)
+		case "float":
+			var x float64
+			if x, err = strconv.ParseFloat(text, 64); math.IsNaN(x) || math.IsInf(x, 0) {
+				err = strconv.ErrRange
+			}
+			v = x
+		}
+		if data[d.name] = v; err != nil {
+			data[d.name] = nil
 		}
 	}
 }
 
 // diagnosed makes a diagnostic of the named groups; without a message group the whole line is the message.
 func diagnosed(d lineRule, m [][]byte) Diagnostic {
-	out := Diagnostic{Severity: Severity(d.use), Message: string(m[0])}
-	for i, group := range d.re.SubexpNames() {
-		switch group {
-		case "file":
-			out.File = string(m[i])
-		case "line":
-			out.Line = number(m[i])
-		case "col":
-			out.Column = number(m[i])
-		case "code":
-			out.Code = string(m[i])
-		case "message":
-			out.Message = string(m[i])
+	group := func(name string) string {
+		if i := d.re.SubexpIndex(name); i >= 0 {
+			return string(m[i])
 		}
+		return ""
+	}
+	out := Diagnostic{Severity: Severity(d.use), File: group("file"), Line: number(group("line")), Column: number(group("col")), Code: group("code"), Message: group("message")}
+	if out.Message == "" {
+		out.Message = string(m[0])
 	}
 	return out
 }

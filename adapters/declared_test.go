@@ -207,7 +207,7 @@ func TestDeclaredRefuses(t *testing.T) {
 		{"data-from", "verdict:", "data: [{name: n, from: nowhere, match: '(x)', type: int}]\n  verdict:", "data[0]"},
 		{"data-type", "verdict:", "data: [{name: n, from: log, match: '(x)', type: list}]\n  verdict:", "data[0]"},
 		{"limit", "verdict:", "limits: {memory: lots}\n  verdict:", "limits.memory"},
-		{"wall", "verdict:", "limits: {wall: 1d}\n  verdict:", "limits.wall"},
+		{"wall", "verdict:", "limits: {wall: 1d}\n  verdict:", "line 14: cannot unmarshal"},
 		{"wall-order", "verdict:", "limits: {wall: 2h, wall_max: 1h}\n  verdict:", "limits"},
 		{"huge", "verdict:", "limits: {memory: 9999999999TiB}\n  verdict:", "limits.memory"},
 	} {

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,32 +28,29 @@ const (
 	Bool     ParamKind = "bool"
 )
 
-// Param is one argument of a tool.
+// Param is one argument of a tool; a configuration writes it with the same words.
 type Param struct {
 	Name     string
 	Kind     ParamKind
 	Doc      string // unit, allowed values, an example
 	Trust    Trust  // of a call that gives it; empty: the tool's
 	Required bool
-	Default  any // string, []string, int or bool; nil: none
+	Default  any  // string, []string, int or bool; nil: none
+	List     bool // of Input, InputDir and Text
 
-	List     bool // Input, InputDir and Text
-	Min, Max int  // count of a list; Max 0: 256
-
+	Min, Max int64    // count of a list (Max 0: 256), or the range of an Int, inclusive
 	Ext      []string // of Input, with the dot; nil: any
-	MaxBytes int64    // of Input; 0: 64 MiB
+	MaxBytes int64    `yaml:"max_bytes"` // of Input; 0: 64 MiB
 
 	Format      Kind   // of Output
 	Holds       string // of Output: name of the parameter whose text the output must hold (the top module)
-	MustContain string // of Output: text that it must hold
-	AllowEmpty  bool   // of Output
+	MustContain string `yaml:"must_contain"` // of Output: text that it must hold
+	AllowEmpty  bool   `yaml:"allow_empty"`  // of Output
 	Optional    bool   // of Output: the tool may leave it out
 
 	Pattern   string   // of Text: RE2, matched against the whole
-	MaxLength int      // of Text, bytes; 0: 256
+	MaxLength int      `yaml:"max_length"` // of Text, bytes; 0: 256
 	Enum      []string // of Enum
-	Least     int64    // of Int, inclusive
-	Most      int64    // of Int, inclusive
 }
 
 // InputArg is one input that a call names. Path is workspace-relative, clean and plain.
@@ -227,26 +225,9 @@ func (a *Args) place(params []Param) (errs []error) {
 	return errs
 }
 
-func (p Param) maxBytes() int64 {
-	if p.MaxBytes == 0 {
-		return 64 << 20
-	}
-	return p.MaxBytes
-}
-
-func (p Param) maxCount() int {
-	if p.Max == 0 {
-		return 256
-	}
-	return p.Max
-}
-
-func (p Param) maxLength() int {
-	if p.MaxLength == 0 {
-		return 256
-	}
-	return p.MaxLength
-}
+func (p Param) maxBytes() int64 { return cmp.Or(p.MaxBytes, 64<<20) }
+func (p Param) maxCount() int64 { return cmp.Or(p.Max, 256) }
+func (p Param) maxLength() int  { return cmp.Or(p.MaxLength, 256) }
 
 // defaultValue is a Param's Default as a value of Args.
 func defaultValue(d any) any {
@@ -264,7 +245,7 @@ func (p Param) decode(raw json.RawMessage) (any, error) {
 	if err := json.Unmarshal(raw, &items); err != nil || items == nil {
 		return nil, badArg(p.Name, "want a list; each element: %s", p.noun())
 	}
-	if len(items) < p.Min || len(items) > p.maxCount() {
+	if int64(len(items)) < p.Min || int64(len(items)) > p.maxCount() {
 		return nil, badArg(p.Name, "%d elements; from %d to %d are allowed", len(items), p.Min, p.maxCount())
 	}
 	list := make([]string, 0, len(items))
@@ -299,8 +280,8 @@ func (p Param) scalar(raw json.RawMessage, at string) (any, error) {
 	case Int:
 		digits, _ := strings.CutSuffix(string(raw), ".0")
 		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
-			if n < p.Least || n > p.Most {
-				return nil, badArg(p.Name, "%d; from %d to %d is allowed", n, p.Least, p.Most)
+			if n < p.Min || n > p.Max {
+				return nil, badArg(p.Name, "%d; from %d to %d is allowed", n, p.Min, p.Max)
 			}
 			return n, nil
 		}

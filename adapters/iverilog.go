@@ -1,10 +1,10 @@
 package adapters
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -114,125 +114,126 @@ func validateSimulate(a Args, staged fs.FS) []Fault {
 	return []Fault{{"wave", fmt.Errorf("%w: the design must call $dumpfile(%q) and $dumpvars", ErrMissing, a.Text("wave_name"))}}
 }
 
-// simPatterns are the lines of iverilog and vvp. Source: ivl and vvp of Icarus Verilog, measured with 11.0.
-type simPatterns struct {
-	compile, continued, run, load, wave, time, called *regexp.Regexp
-}
-
-func newSimPatterns() simPatterns {
-	return simPatterns{
-		compile:   regexp.MustCompile(`^(?:(\S[^:]*):(\d+): )?(?:(error|warning|sorry): )?(.+)$`),
-		continued: regexp.MustCompile(`^(?:\S[^:]*:\d+)? *(?:: {2,}|: \.\.\.: |\.\.\.: )(.*)$`),
-		run:       regexp.MustCompile(`^(FATAL|ERROR|WARNING|INFO): (?:(\S[^:]*):(\d+): )?(.*)$`),
-		load:      regexp.MustCompile(`^(\S[^:]*):(\d+): Error: (.*)$`),
-		wave:      regexp.MustCompile(`^(?:VCD|FST|LXT2?) info: dumpfile (\S+) opened for output\.$`),
-		time:      regexp.MustCompile(`^ +Time: (\d+) +Scope: (\S+)$`),
-		called:    regexp.MustCompile(`^\S[^:]*:\d+: (\$stop|\$finish)(?:\(\d\))? called at `),
-	}
-}
-
-// simulation is the state of reading one log.
+// simulation is the state of reading one log. The forms of the lines are those of ivl and vvp, measured with 11.0.
 type simulation struct {
 	findings
-	simPatterns
-	data    simData
-	exits   []StepExit
-	stopped bool // printed
+	data  simData
+	exits []StepExit
 }
 
 func parseSimulate(_ Args, run Run, _ fs.FS) Report {
-	s := &simulation{simPatterns: newSimPatterns(), exits: run.Exits, data: simData{Waves: []string{}}}
+	s := &simulation{exits: run.Exits, data: simData{Waves: []string{}}}
 	err := run.eachLine(func(step int, line []byte) {
-		line = line[:min(len(line), 4*maxMessage)]
 		if step == 0 {
-			s.compiled(line)
+			s.compiled(string(line[:min(len(line), 2*maxMessage)]))
 		} else {
-			s.ran(string(line))
+			s.ran(line[:min(len(line), 2*maxMessage)])
 		}
 	})
+	last := StepExit{Code: -1} // of the simulator
+	if len(run.Exits) == 2 && run.Exits[1].Signal == "" {
+		last = run.Exits[1]
+	}
+	if s.data.Stopped == nil && last.Code == 0 {
+		s.data.Stopped = new(false) // with -N, $stop exits 1
+	}
 	s.data.Errors, s.data.Warnings, s.data.Infos = s.counts[Error]-s.data.Fatals, s.counts[Warning], s.counts[Info]
-	s.judgeStop()
 	r := s.report(fmt.Sprintf("simulation ended; %d errors, %d warnings", s.counts[Error], s.data.Warnings), s.data)
 	switch {
 	case err != nil:
 		r.fail(err.Error())
-	case s.stopped:
+	case s.data.Stopped != nil && *s.data.Stopped:
 		r.fail("$stop was reached")
-	case len(run.Exits) == 2 && run.Exits[1].Signal == "" && run.Exits[1].Code == 1 && r.Verdict != Failed:
+	case last.Code == 1:
 		r.fail("exit 1 without an error: $stop was reached, or $finish_and_return(1)")
 	}
 	return r
 }
 
-// judgeStop fills in what the exit says: with -N exit 0 means that $stop was not reached.
-func (s *simulation) judgeStop() {
-	if s.stopped {
-		s.data.Stopped = new(true)
-	} else if len(s.exits) == 2 && s.exits[1].Signal == "" && s.exits[1].Code == 0 {
-		s.data.Stopped = new(false)
+// place splits "file:line: rest", which both programs write; without it file is empty and rest the whole line.
+func place(text string) (file string, line int, rest string) {
+	file, after, _ := strings.Cut(text, ":")
+	digits, rest, ok := strings.Cut(after, ":")
+	n := number(digits)
+	if !ok || file == "" || n == 0 || strings.ContainsAny(file, " \t") {
+		return "", 0, text
 	}
+	return file, n, strings.TrimPrefix(rest, " ")
 }
 
-// compiled reads a line of iverilog. Its messages have a place, or the word alone ("error: Unable to find the root module").
-func (s *simulation) compiled(line []byte) {
-	if c := s.continued.FindSubmatch(line); c != nil {
-		s.more(strings.TrimSpace(string(c[1])))
-		return
+// compiled reads a line of iverilog: [place] [word: ] text, or a continuation, which begins with a colon of its own.
+func (s *simulation) compiled(line string) {
+	file, n, text := place(line)
+	text = strings.TrimSpace(text)
+	for _, colon := range []string{": ", "...: "} {
+		if more, ok := strings.CutPrefix(text, colon); ok {
+			s.more(strings.TrimSpace(more))
+			return
+		}
 	}
-	m := s.compile.FindSubmatch(line)
-	if m == nil || len(m[2]) == 0 && len(m[3]) == 0 {
+	for word, severity := range map[string]Severity{"error: ": Error, "sorry: ": Error, "warning: ": Warning} {
+		if message, ok := strings.CutPrefix(text, word); ok {
+			s.add(Diagnostic{Severity: severity, File: file, Line: n, Message: message})
+			return
+		}
+	}
+	if file == "" {
 		s.last = nil
 		return
 	}
-	d := Diagnostic{File: string(m[1]), Line: number(m[2]), Message: string(m[4])}
-	switch string(m[3]) {
-	case "error", "sorry":
-		d.Severity = Error
-	case "warning":
-		d.Severity = Warning
-	default: // "syntax error" and "Include file ... not found" have a place and no word
-		d.Severity = Info
-		if s.exits == nil || s.exits[0].Code != 0 {
-			d.Severity = Error
-		}
+	severity := Info // "syntax error" and "Include file ... not found" have a place and no word
+	if len(s.exits) == 0 || s.exits[0].Code != 0 {
+		severity = Error
 	}
-	s.add(d)
+	s.add(Diagnostic{Severity: severity, File: file, Line: n, Message: text})
 }
 
-// ran reads a line of vvp.
-func (s *simulation) ran(line string) {
-	if m := s.time.FindStringSubmatch(line); m != nil {
-		s.more("(time " + m[1] + " in " + m[2] + ")")
+// ran reads a line of vvp: WORD: [place] text, then the time on a line of its own.
+func (s *simulation) ran(line []byte) {
+	word, _, _ := bytes.Cut(line, []byte(": "))
+	switch string(word) {
+	case "FATAL", "ERROR", "WARNING", "INFO":
+		s.message(string(word), string(line[len(word)+2:]))
+		return
+	case "VCD info", "FST info", "LXT info", "LXT2 info":
+		name, ok := strings.CutPrefix(string(line[len(word)+2:]), "dumpfile ")
+		if name, opened := strings.CutSuffix(name, " opened for output."); ok && opened && len(s.data.Waves) < maxList {
+			s.data.Waves = append(s.data.Waves, name)
+		}
+		return
+	}
+	switch {
+	case bytes.HasPrefix(line, []byte("   ")) && bytes.Contains(line, []byte(" Time: ")) && bytes.Contains(line, []byte(" Scope: ")):
+		s.more("(" + strings.Replace(strings.Replace(strings.TrimSpace(string(line)), "Time:", "time", 1), "Scope:", "in", 1) + ")")
 		s.last = nil
-		return
-	}
-	if m := s.run.FindStringSubmatch(line); m != nil {
-		d := Diagnostic{Severity: Error, File: m[2], Line: number([]byte(m[3])), Message: m[4]}
-		switch m[1] {
-		case "FATAL":
-			d.Code = "fatal"
-			s.data.Fatals++
-		case "WARNING":
-			d.Severity = Warning
-		case "INFO":
-			d.Severity = Info
+	case bytes.Contains(line, []byte(": Error: ")):
+		if file, n, text := place(string(line)); file != "" {
+			s.add(Diagnostic{Severity: Error, File: file, Line: n, Message: strings.TrimPrefix(text, "Error: ")})
 		}
-		if strings.Contains(m[4], "Unable to open") {
-			d.Severity = Error
-		}
-		s.add(d)
-		return
-	}
-	if m := s.load.FindStringSubmatch(line); m != nil {
-		s.add(Diagnostic{Severity: Error, File: m[1], Line: number([]byte(m[2])), Message: m[3]})
-	} else if m := s.wave.FindStringSubmatch(line); m != nil && len(s.data.Waves) < maxList {
-		s.data.Waves = append(s.data.Waves, m[1])
-	} else if m := s.called.FindStringSubmatch(line); m != nil {
-		s.stopped = s.stopped || m[1] == "$stop"
-		if m[1] == "$finish" {
+	case bytes.Contains(line, []byte(" called at ")):
+		switch _, _, text := place(string(line)); {
+		case strings.HasPrefix(text, "$stop"):
+			s.data.Stopped = new(true)
+		case strings.HasPrefix(text, "$finish"):
 			s.data.Finished = new(true)
 		}
-	} else if strings.Contains(line, "Unable to open") {
-		s.add(Diagnostic{Severity: Error, Message: line})
+	case bytes.Contains(line, []byte("Unable to open")):
+		s.add(Diagnostic{Severity: Error, Message: string(line)})
 	}
+}
+
+func (s *simulation) message(word, text string) {
+	d := Diagnostic{Severity: Error}
+	d.File, d.Line, d.Message = place(text)
+	switch {
+	case word == "FATAL":
+		d.Code = "fatal"
+		s.data.Fatals++
+	case strings.Contains(text, "Unable to open"):
+	case word == "WARNING":
+		d.Severity = Warning
+	case word == "INFO":
+		d.Severity = Info
+	}
+	s.add(d)
 }

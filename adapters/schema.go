@@ -23,7 +23,7 @@ func (t *Tool) InputSchema() *jsonschema.Schema {
 func (p Param) schema() *jsonschema.Schema {
 	s := p.element()
 	if p.List {
-		s = &jsonschema.Schema{Type: "array", Items: s, MinItems: new(p.Min), MaxItems: new(p.maxCount())}
+		s = &jsonschema.Schema{Type: "array", Items: s, MinItems: new(int(p.Min)), MaxItems: new(int(p.maxCount()))}
 	}
 	s.Description = p.Doc
 	if p.Default != nil {
@@ -39,7 +39,7 @@ func (p Param) element() *jsonschema.Schema {
 	case Bool:
 		return &jsonschema.Schema{Type: "boolean"}
 	case Int:
-		return &jsonschema.Schema{Type: "integer", Minimum: new(float64(p.Least)), Maximum: new(float64(p.Most))}
+		return &jsonschema.Schema{Type: "integer", Minimum: new(float64(p.Min)), Maximum: new(float64(p.Max))}
 	case Enum:
 		s := &jsonschema.Schema{Type: "string", MaxLength: new(64)}
 		for _, v := range p.Enum {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -164,35 +163,37 @@ func yosysProgress(line []byte) (Progress, bool) {
 	return Progress{Message: strings.TrimSuffix(strings.ToValidUTF8(text, "?"), ".")}, true
 }
 
-// yosysMessage: optional file:line[.col[-line.col]]: , then the word. Source: yosys kernel/log.cc, measured with 0.23.
-const yosysMessage = `^(?:(\S[^:]*):(\d+)(?:\.(\d+))?(?:-\d+\.\d+)?: )?(ERROR|Warning): (.*)$`
-
-// yosysMessages collects the messages on yosys' console. Lines with a blank in front go on with the message before.
+// yosysMessages collects the messages on yosys' console: an optional file:line[.col[-line.col]]: , then ERROR or Warning, : , text.
+// Lines with four blanks in front go on with the message before. Source: yosys kernel/log.cc, measured with 0.23.
 func yosysMessages(run Run) (*findings, error) {
-	re := regexp.MustCompile(yosysMessage)
 	f := &findings{}
-	err := run.eachLine(func(_ int, line []byte) {
-		m := re.FindSubmatch(line)
+	return f, run.eachLine(func(_ int, line []byte) {
+		severity := Error
+		where, text, ok := bytes.Cut(line, []byte("ERROR: "))
+		if !ok {
+			severity = Warning
+			where, text, ok = bytes.Cut(line, []byte("Warning: "))
+		}
+		file, at, placed := strings.Cut(strings.TrimSuffix(string(where[:min(len(where), maxMessage)]), ": "), ":")
 		switch {
-		case m != nil:
-			d := Diagnostic{Severity: Warning, File: string(m[1]), Line: number(m[2]), Column: number(m[3]), Message: string(m[5])}
-			if string(m[4]) == "ERROR" {
-				d.Severity = Error
-			}
-			f.add(d)
-		case strings.HasPrefix(string(line[:min(len(line), 4)]), "    "):
-			f.more(strings.TrimSpace(string(line[:min(len(line), maxMessage)])))
+		case ok && len(where) == 0:
+			f.add(Diagnostic{Severity: severity, Message: string(text)})
+		case ok && placed && !strings.Contains(file, " "):
+			from, _, _ := strings.Cut(at, "-")
+			row, column, _ := strings.Cut(from, ".")
+			f.add(Diagnostic{Severity: severity, File: file, Line: number(row), Column: number(column), Message: string(text)})
+		case bytes.HasPrefix(line, []byte("    ")):
+			f.more(string(bytes.TrimSpace(line[:min(len(line), maxMessage)])))
 		default:
 			f.last = nil
 		}
 	})
-	return f, err
 }
 
 // number reads digits; none, or too many, is 0: not known.
-func number(digits []byte) int {
-	n, err := strconv.Atoi(string(digits))
-	if err != nil {
+func number(digits string) int {
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 0 {
 		return 0
 	}
 	return n
