@@ -28,24 +28,18 @@ type VolumeError struct {
 
 // Error implements error.
 func (e *VolumeError) Error() string {
-	on := ""
+	where, cause := e.Use, ""
 	if e.FS != "" {
-		on = " on " + e.FS
+		where += " on " + e.FS
 	}
-	msg := fmt.Sprintf("%s%s: %s; %s", e.Use, on, e.Why, e.Fix)
 	if e.Err != nil {
-		msg += ": " + e.Err.Error()
+		cause = ": " + e.Err.Error()
 	}
-	return msg
+	return fmt.Sprintf("%s: %s; %s%s", where, e.Why, e.Fix, cause)
 }
 
-// Unwrap returns ErrVolume and the cause.
-func (e *VolumeError) Unwrap() []error {
-	if e.Err == nil {
-		return []error{ErrVolume}
-	}
-	return []error{ErrVolume, e.Err}
-}
+// Unwrap returns ErrVolume and the cause, which may be nil.
+func (e *VolumeError) Unwrap() []error { return []error{ErrVolume, e.Err} }
 
 // OwnedError names the live owner of a workspace. It wraps ErrLocked.
 type OwnedError struct {

@@ -58,10 +58,11 @@ func wrap(op, name string, err error) error {
 	return fmt.Errorf("%s %q: %w", op, name, err)
 }
 
-func retry(call func() error) error {
+// do makes a call again after EINTR and gives its error the operation and the object.
+func do(op, name string, call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
-			return err
+			return wrap(op, name, err)
 		}
 	}
 }
@@ -81,15 +82,15 @@ func (o *osFS) open(op string, at Name, flags int, mode uint32) (Handle, error) 
 }
 
 func (o *osFS) OpenRoot(_ Site, path string) (Handle, error) {
-	n := -1
-	err := retry(func() (err error) {
-		n, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|o.cloexec, 0)
+	h := &handle{-1}
+	err := do("open directory", path, func() (err error) {
+		h.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|o.cloexec, 0)
 		return err
 	})
 	if err != nil {
-		return nil, wrap("open directory", path, err)
+		return nil, err
 	}
-	return &handle{n}, nil
+	return h, nil
 }
 
 func (o *osFS) OpenDir(_ Site, at Name) (Handle, error) {
@@ -110,23 +111,23 @@ func (o *osFS) Lock(_ Site, at Name) (Handle, error) {
 		return nil, err
 	}
 	whole := &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
-	err = retry(func() error { return unix.FcntlFlock(uintptr(fd(h)), unix.F_OFD_SETLK, whole) })
+	err = do("lock", at.Name, func() error { return unix.FcntlFlock(uintptr(fd(h)), unix.F_OFD_SETLK, whole) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-		err = ErrLocked
+		err = wrap("lock", at.Name, ErrLocked)
 	}
 	if err != nil {
 		_ = h.Close() // nothing was written through it
-		return nil, wrap("lock", at.Name, err)
+		return nil, err
 	}
 	return h, nil
 }
 
 func (o *osFS) Mkdir(_ Site, at Name, mode uint32) error {
-	return wrap("mkdir", at.Name, retry(func() error { return unix.Mkdirat(fd(at.Dir), at.Name, mode) }))
+	return do("mkdir", at.Name, func() error { return unix.Mkdirat(fd(at.Dir), at.Name, mode) })
 }
 
 func (o *osFS) Symlink(_ Site, at Name, target string) error {
-	return wrap("symlink", at.Name, retry(func() error { return unix.Symlinkat(target, fd(at.Dir), at.Name) }))
+	return do("symlink", at.Name, func() error { return unix.Symlinkat(target, fd(at.Dir), at.Name) })
 }
 
 func (o *osFS) Readlink(_ Site, at Name) (string, error) {
@@ -142,18 +143,22 @@ func (o *osFS) Stat(_ Site, at Name) (Stat, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_EMPTY_PATH
 	const mask = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID | unix.STATX_MNT_ID_UNIQUE
 	var st unix.Statx_t
-	if err := retry(func() error { return unix.Statx(fd(at.Dir), at.Name, flags, mask, &st) }); err != nil {
-		return Stat{}, wrap("stat", at.Name, err)
+	if err := do("stat", at.Name, func() error { return unix.Statx(fd(at.Dir), at.Name, flags, mask, &st) }); err != nil {
+		return Stat{}, err
 	}
-	types := map[uint16]Type{unix.S_IFREG: Regular, unix.S_IFDIR: Dir, unix.S_IFLNK: Link}
 	s := Stat{
 		Type: Other, Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, Mount: st.Mnt_id,
 		MountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, Nlink: uint64(st.Nlink),
 		Mtime: nanos(st.Mtime), Size: int64(st.Size), Blocks: int64(st.Blocks),
 		Mode: uint32(st.Mode) & 0o7777, UID: st.Uid, GID: st.Gid,
 	}
-	if t, ok := types[st.Mode&unix.S_IFMT]; ok {
-		s.Type = t
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		s.Type = Regular
+	case unix.S_IFDIR:
+		s.Type = Dir
+	case unix.S_IFLNK:
+		s.Type = Link
 	}
 	if st.Mask&unix.STATX_BTIME != 0 {
 		s.Btime = nanos(st.Btime)
@@ -171,9 +176,9 @@ func (o *osFS) List(_ Site, dir Handle, limit int) ([]string, error) {
 	buf := make([]byte, 16<<10)
 	for limit <= 0 || len(names) < limit {
 		n := 0
-		err := retry(func() (err error) { n, err = unix.ReadDirent(fd(dir), buf); return err })
+		err := do("read directory", "", func() (err error) { n, err = unix.ReadDirent(fd(dir), buf); return err })
 		if err != nil {
-			return nil, wrap("read directory", "", err)
+			return nil, err
 		}
 		if n == 0 {
 			break
@@ -188,9 +193,7 @@ func (o *osFS) List(_ Site, dir Handle, limit int) ([]string, error) {
 }
 
 func (o *osFS) rename(op string, from, to Name, flags uint) error {
-	return wrap(op, to.Name, retry(func() error {
-		return unix.Renameat2(fd(from.Dir), from.Name, fd(to.Dir), to.Name, flags)
-	}))
+	return do(op, to.Name, func() error { return unix.Renameat2(fd(from.Dir), from.Name, fd(to.Dir), to.Name, flags) })
 }
 
 func (o *osFS) Exchange(_ Site, a, b Name) error {
@@ -204,26 +207,26 @@ func (o *osFS) Move(_ Site, from, to Name) error {
 func (o *osFS) Replace(_ Site, from, to Name) error { return o.rename("replace", from, to, 0) }
 
 func (o *osFS) Unlink(_ Site, at Name) error {
-	return wrap("unlink", at.Name, retry(func() error { return unix.Unlinkat(fd(at.Dir), at.Name, 0) }))
+	return do("unlink", at.Name, func() error { return unix.Unlinkat(fd(at.Dir), at.Name, 0) })
 }
 
 func (o *osFS) Rmdir(_ Site, at Name) error {
-	return wrap("rmdir", at.Name, retry(func() error { return unix.Unlinkat(fd(at.Dir), at.Name, unix.AT_REMOVEDIR) }))
+	return do("rmdir", at.Name, func() error { return unix.Unlinkat(fd(at.Dir), at.Name, unix.AT_REMOVEDIR) })
 }
 
 func (o *osFS) Chmod(_ Site, at Name, mode uint32) error {
-	return wrap("chmod", at.Name, retry(func() error {
+	return do("chmod", at.Name, func() error {
 		if at.Name == "" {
 			return unix.Fchmod(fd(at.Dir), mode)
 		}
 		return unix.Fchmodat(fd(at.Dir), at.Name, mode, unix.AT_SYMLINK_NOFOLLOW)
-	}))
+	})
 }
 
 func (o *osFS) Chown(_ Site, at Name, uid, gid int) error {
-	return wrap("chown", at.Name, retry(func() error {
+	return do("chown", at.Name, func() error {
 		return unix.Fchownat(fd(at.Dir), at.Name, uid, gid, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
-	}))
+	})
 }
 
 func (o *osFS) Xattr(_ Site, h Handle, attr string) ([]byte, error) {
@@ -292,13 +295,13 @@ func (o *osFS) Writeback(_ Site, h Handle) error {
 }
 
 func (o *osFS) Sync(_ Site, h Handle) error {
-	return wrap("fsync", "", retry(func() error { return unix.Fsync(fd(h)) }))
+	return do("fsync", "", func() error { return unix.Fsync(fd(h)) })
 }
 
 func (o *osFS) Statfs(_ Site, dir Handle) (Volume, error) {
 	var st unix.Statfs_t
-	if err := retry(func() error { return unix.Fstatfs(fd(dir), &st) }); err != nil {
-		return Volume{}, wrap("statfs", "", err)
+	if err := do("statfs", "", func() error { return unix.Fstatfs(fd(dir), &st) }); err != nil {
+		return Volume{}, err
 	}
 	const casefoldFlag = 0x40000000                                  // FS_CASEFOLD_FL, linux/fs.h
 	flags, err := unix.IoctlGetUint32(fd(dir), unix.FS_IOC_GETFLAGS) // ENOTTY where a volume has no flags

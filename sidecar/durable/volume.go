@@ -1,7 +1,7 @@
 package durable
 
 import (
-	"bytes"
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -74,73 +74,67 @@ func Probe(fs FS, dir Handle) error { return probe(fs, dir, false) }
 // probe is Probe; with trustErrno it looks at nothing but errors (a negative control).
 func probe(fs FS, dir Handle, trustErrno bool) error {
 	at := Name{dir, "probe." + rand.Text()}
-	refuse := func(err error) error {
-		why := "an operation that transactions rest on does not work"
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
-			why = noExchange
+	p := &prober{fs: fs, trustErrno: trustErrno}
+	err := fs.Mkdir("durable.probe.mkdir", at, 0o700)
+	if err == nil {
+		if p.dir, err = fs.OpenDir("durable.probe.open", at); err == nil {
+			err = p.run()
+			err = cmp.Or(err, p.clean(), p.dir.Close())
 		}
-		return &VolumeError{Use: "workspace", Why: why, Fix: workspaceFix, Err: err}
+		err = cmp.Or(err, fs.Rmdir("durable.probe.rmdir", at))
 	}
-	if err := fs.Mkdir("durable.probe.mkdir", at, 0o700); err != nil {
-		return refuse(err)
+	if err == nil {
+		return nil
 	}
-	h, err := fs.OpenDir("durable.probe.open", at)
-	if err != nil {
-		return errors.Join(refuse(err), fs.Rmdir("durable.probe.rmdir", at))
+	why := "an operation that transactions rest on does not work"
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
+		why = noExchange
 	}
-	p := &prober{fs: fs, h: h, trustErrno: trustErrno}
-	err = p.run()
-	clean := errors.Join(p.clean(), h.Close(), fs.Rmdir("durable.probe.rmdir", at))
-	if err != nil {
-		return refuse(err)
-	}
-	if clean != nil {
-		return refuse(clean)
-	}
-	return nil
+	return &VolumeError{Use: "workspace", Why: why, Fix: workspaceFix, Err: err}
 }
 
 type prober struct {
 	fs         FS
-	h          Handle
+	dir        Handle
 	trustErrno bool
 }
 
-func (p *prober) at(name string) Name { return Name{p.h, name} }
+func (p *prober) at(name string) Name { return Name{p.dir, name} }
 
 func (p *prober) run() error {
-	steps := []func() error{
-		p.fill,
-		func() error { return p.exchange("file1", "file2") },
-		func() error { return p.exchange("dir1", "dir2") },
-		func() error { return p.exchange("file1", "dir1") },
-		func() error { return p.exchange("file1", "dir1") },
-		p.noReplace, p.lock, p.lease, p.xattr,
-		func() error { return p.fs.Sync("durable.probe.sync", p.h) },
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fill makes two files that hold their own names, two directories, and requires a birth time and a mount id.
-func (p *prober) fill() error {
 	for _, name := range []string{"file1", "file2"} {
 		f, err := p.fs.Create("durable.probe.create", p.at(name), 0o600)
 		if err != nil {
 			return err
 		}
-		err = errors.Join(p.fs.WriteAt("durable.probe.write", f, []byte(name), 0), f.Close())
-		if err != nil {
-			return err
-		}
-		if err := p.fs.Mkdir("durable.probe.mkdir", p.at("dir"+name[4:]), 0o700); err != nil {
+		if err := errors.Join(p.fs.WriteAt("durable.probe.write", f, []byte(name), 0), f.Close()); err != nil {
 			return err
 		}
 	}
+	return cmp.Or(
+		p.fs.Mkdir("durable.probe.mkdir", p.at("dir1"), 0o700), p.fs.Mkdir("durable.probe.mkdir", p.at("dir2"), 0o700),
+		p.identity(), p.swaps("file1", "file2"), p.swaps("dir1", "dir2"), p.swaps("file1", "dir1"), p.swaps("file1", "dir1"),
+		p.noReplace(), p.lock(), p.lease(), p.xattr(), p.fs.Sync("durable.probe.sync", p.dir),
+	)
+}
+
+// look describes an object by inode and content; an error is part of the description.
+func (p *prober) look(name string) string {
+	st, err := p.fs.Stat("durable.probe.stat", p.at(name))
+	if err != nil || st.Type != Regular {
+		return fmt.Sprint(st.Ino, err)
+	}
+	f, err := p.fs.OpenFile("durable.probe.read", p.at(name))
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	content := make([]byte, len("file1"))
+	_, err = p.fs.ReadAt("durable.probe.read", f, content, 0)
+	return fmt.Sprint(st.Ino, string(content), err)
+}
+
+func (p *prober) identity() error {
 	st, err := p.fs.Stat("durable.probe.stat", p.at("file1"))
 	if err == nil && (st.Btime == 0 || st.Mount == 0) {
 		err = fmt.Errorf("statx: btime %d, mount id %d: one is missing", st.Btime, st.Mount)
@@ -148,67 +142,27 @@ func (p *prober) fill() error {
 	return err
 }
 
-func (p *prober) exchange(a, b string) error {
-	before, err := p.inodes(a, b)
-	if err != nil {
-		return err
+func (p *prober) swaps(a, b string) error {
+	wasA, wasB := p.look(a), p.look(b)
+	err := p.fs.Exchange("durable.probe.exchange", p.at(a), p.at(b))
+	if err == nil && !p.trustErrno && (p.look(a) != wasB || p.look(b) != wasA) {
+		err = fmt.Errorf("exchange %s and %s said yes and did not swap", a, b)
 	}
-	if err := p.fs.Exchange("durable.probe.exchange", p.at(a), p.at(b)); err != nil || p.trustErrno {
-		return err
-	}
-	after, err := p.inodes(a, b)
-	if err != nil {
-		return fmt.Errorf("exchange %s and %s lost one: %w", a, b, err)
-	}
-	if before[0] != after[1] || before[1] != after[0] {
-		return fmt.Errorf("exchange %s and %s said yes and did not swap", a, b)
-	}
-	if a == "file1" && b == "file2" {
-		return p.holds(a, b)
-	}
-	return nil
-}
-
-func (p *prober) inodes(names ...string) (inos [2]uint64, err error) {
-	for i, name := range names {
-		st, err := p.fs.Stat("durable.probe.stat", p.at(name))
-		if err != nil {
-			return inos, err
-		}
-		inos[i] = st.Ino
-	}
-	return inos, nil
-}
-
-func (p *prober) holds(name, want string) error {
-	f, err := p.fs.OpenFile("durable.probe.read", p.at(name))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // opened for reading
-	got := make([]byte, len(want))
-	if _, err := p.fs.ReadAt("durable.probe.read", f, got, 0); err != nil || !bytes.Equal(got, []byte(want)) {
-		return fmt.Errorf("exchange: %s holds %q, want %q: %w", name, got, want, errors.Join(err, errors.ErrUnsupported))
-	}
-	return nil
+	return err
 }
 
 func (p *prober) noReplace() error {
-	before, err := p.inodes("file1", "file2")
-	if err != nil {
+	was := p.look("file1") + p.look("file2")
+	err := p.fs.Move("durable.probe.noreplace", p.at("file1"), p.at("file2"))
+	refused := errors.Is(err, unix.EEXIST)
+	if err != nil && !refused {
 		return err
 	}
-	err = p.fs.Move("durable.probe.noreplace", p.at("file1"), p.at("file2"))
-	switch {
-	case p.trustErrno && (err == nil || errors.Is(err, unix.EEXIST)):
+	if p.trustErrno {
 		return nil
-	case err == nil:
-		return errors.New("rename without replacement replaced a file")
-	case !errors.Is(err, unix.EEXIST):
-		return err
 	}
-	if after, err := p.inodes("file1", "file2"); err != nil || after != before {
-		return fmt.Errorf("refused rename changed something: inodes %v, were %v: %w", after, before, errors.Join(err, errors.ErrUnsupported))
+	if !refused || p.look("file1")+p.look("file2") != was {
+		return errors.New("rename without replacement replaced a file")
 	}
 	return p.fs.Move("durable.probe.noreplace", p.at("file1"), p.at("file3"))
 }
@@ -223,10 +177,10 @@ func (p *prober) lock() error {
 	if err == nil {
 		return errors.Join(errors.New("a second lock was granted beside the first"), second.Close())
 	}
-	if !errors.Is(err, ErrLocked) {
-		return err
+	if errors.Is(err, ErrLocked) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 func (p *prober) lease() error {
@@ -239,15 +193,15 @@ func (p *prober) lease() error {
 		return errors.Join(err, w.Close())
 	}
 	defer func() { _ = r.Close() }() // opened for reading
-	err = p.fs.Lease("durable.probe.lease", r)
-	if cerr := w.Close(); cerr != nil {
-		return cerr
+	beside := p.fs.Lease("durable.probe.lease", r)
+	if err := w.Close(); err != nil {
+		return err
 	}
-	if err == nil {
+	if beside == nil {
 		return errors.New("a read lease was granted beside a writer")
 	}
-	if !errors.Is(err, unix.EAGAIN) {
-		return err
+	if !errors.Is(beside, unix.EAGAIN) {
+		return beside
 	}
 	return p.fs.Lease("durable.probe.lease", r)
 }
@@ -255,33 +209,26 @@ func (p *prober) lease() error {
 // xattr requires that an attribute can be read back, or that there are none at all: then there is nothing to strip.
 func (p *prober) xattr() error {
 	const attr = "user.eda-sidecar"
-	err := p.fs.SetXattr("durable.probe.xattr", p.h, attr, []byte("1"))
+	err := p.fs.SetXattr("durable.probe.xattr", p.dir, attr, []byte("1"))
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	got, err := p.fs.Xattr("durable.probe.xattr", p.h, attr)
-	if err == nil && string(got) != "1" {
+	got, rerr := p.fs.Xattr("durable.probe.xattr", p.dir, attr)
+	if err == nil && rerr == nil && string(got) != "1" {
 		err = fmt.Errorf("attribute reads back as %q", got)
 	}
-	return err
+	return cmp.Or(err, rerr)
 }
 
 func (p *prober) clean() error {
-	names, err := p.fs.List("durable.probe.list", p.h, 0)
-	errs := []error{err}
+	names, err := p.fs.List("durable.probe.list", p.dir, 0)
 	for _, name := range names {
-		st, err := p.fs.Stat("durable.probe.stat", p.at(name))
-		switch {
-		case err != nil:
-		case st.Type == Dir:
-			err = p.fs.Rmdir("durable.probe.rmdir", p.at(name))
-		default:
-			err = p.fs.Unlink("durable.probe.unlink", p.at(name))
+		st, serr := p.fs.Stat("durable.probe.stat", p.at(name))
+		remove := p.fs.Unlink
+		if st.Type == Dir {
+			remove = p.fs.Rmdir
 		}
-		errs = append(errs, err)
+		err = cmp.Or(err, serr, remove("durable.probe.remove", p.at(name)))
 	}
-	return errors.Join(errs...)
+	return err
 }
