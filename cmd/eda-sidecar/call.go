@@ -24,7 +24,8 @@ func newCall() *cobra.Command {
 		Long: `Calls a tool with typed arguments. name=value is a string, name:=json is any JSON value: a list, a number, true.
 
 'eda-sidecar tools' lists the tools, 'eda-sidecar tools schema TOOL' the arguments of one. A call that names an output or
-changes session state is a transaction in the given session, by default the caller's own; any other call is a read.`,
+changes session state is a transaction in the given session, by default the caller's own; any other call is a read.
+Sessions themselves: session_open name=NAME, session_show [session_id=ID], session_close session_id=ID.`,
 		Example: "  eda-sidecar call yosys_synth sources:='[\"rtl/counter.v\"]' top=counter netlist=build/counter.json",
 		Args:    cobra.MinimumNArgs(1),
 	}
@@ -40,13 +41,16 @@ changes session state is a transaction in the given session, by default the call
 		if err != nil {
 			return err
 		}
-		tool, hint := cfg.Catalog.Tool(argv[0])
-		if tool == nil {
-			return fmt.Errorf("there is no tool %q (%s)", argv[0], hint)
-		}
 		raw, err := parseArgs(argv[1:])
 		if err != nil {
 			return err
+		}
+		if _, ok := sessionCalls()[argv[0]]; ok {
+			return callSession(c, flags, argv[0], raw, asJSON)
+		}
+		tool, hint := cfg.Catalog.Tool(argv[0])
+		if tool == nil {
+			return fmt.Errorf("there is no tool %q (%s)", argv[0], hint)
 		}
 		args, err := tool.Decode(raw)
 		if err != nil {

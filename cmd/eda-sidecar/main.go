@@ -1,4 +1,3 @@
-// Command eda-sidecar runs EDA tools as transactions. See the README.
 package main
 
 import (

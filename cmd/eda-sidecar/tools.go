@@ -71,7 +71,7 @@ func newTools() *cobra.Command {
 		}
 		return completeCall(flags, nil)
 	}
-	c.AddCommand(schema)
+	c.AddCommand(schema, newToolsCheck(flags))
 	return c
 }
 

@@ -43,9 +43,9 @@ func (r *Runner) Session(ctx context.Context, principal, id string) (ledger.Sess
 	case err != nil && !errors.Is(err, ledger.ErrNotFound):
 		return ledger.Session{}, err
 	case err != nil || row.Owner != principal:
-		return ledger.Session{}, failf(SessionNotFound, "there is no session %q", id)
+		return ledger.Session{}, fail(SessionNotFound, fmt.Sprintf("use session %q", id), errors.New("there is none of this id"))
 	case !row.DestroyedAt.IsZero():
-		return ledger.Session{}, failf(SessionDestroyed, "session %q was destroyed", id)
+		return ledger.Session{}, fail(SessionDestroyed, fmt.Sprintf("use session %q", id), errors.New("it was destroyed"))
 	}
 	return row, nil
 }
