@@ -1,8 +1,10 @@
 package adapters
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"strings"
 )
 
 // jsonDepth is how deep a document may nest.
@@ -168,37 +170,36 @@ func (j *jsonWalk) remember(depth int) error {
 
 // str reads a string; with keep its raw text, at most maxLine bytes, is left in j.text.
 func (j *jsonWalk) str(keep bool) error {
-	j.text = j.text[:0]
-	escaped, hex := false, 0
-	for first := true; ; first = false {
+	j.pos++ // the quote, which the caller saw
+	j.text = append(j.text[:0], '"')
+	for hex, escaped := 0, false; ; {
+		for !keep && !escaped && hex == 0 && j.pos < j.n && j.buf[j.pos] >= 0x20 && j.buf[j.pos] != '"' && j.buf[j.pos] != '\\' {
+			j.pos++ // most bytes of most files
+		}
 		c, ok := j.next()
-		switch {
-		case !ok:
+		if !ok {
 			return notWhole("ends inside a JSON string")
-		case keep && len(j.text) > maxLine:
-			return notWhole("a JSON key is longer than %d bytes", maxLine)
-		case keep:
-			j.text = append(j.text, c)
+		}
+		if keep {
+			if j.text = append(j.text, c); len(j.text) > maxLine {
+				return notWhole("a JSON key is longer than %d bytes", maxLine)
+			}
 		}
 		switch {
-		case first:
 		case hex > 0:
 			if hex--; !isHex(c) {
 				return notWhole("a JSON string holds a bad escape")
 			}
 		case escaped:
-			escaped = false
-			switch c {
-			case 'u':
+			if escaped = false; c == 'u' {
 				hex = 4
-			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-			default:
+			} else if bytes.IndexByte([]byte(`"\/bfnrt`), c) < 0 {
 				return notWhole("a JSON string holds a bad escape")
 			}
-		case c == '\\':
-			escaped = true
 		case c == '"':
 			return nil
+		case c == '\\':
+			escaped = true
 		case c < 0x20:
 			return notWhole("a JSON string holds control byte %#02x", c)
 		}
@@ -218,41 +219,37 @@ func (j *jsonWalk) literal(word string) error {
 	return nil
 }
 
+// number reads -?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?.
 func (j *jsonWalk) number() error {
-	if c, _ := j.peek(); c == '-' {
-		j.pos++
+	j.take("-")
+	zero := j.take("0")
+	whole := j.digits()
+	ok := zero != (whole > 0)
+	if ok && j.take(".") {
+		ok = j.digits() > 0
 	}
-	zero := false
-	if c, ok := j.peek(); ok && c == '0' {
-		zero = true
+	if ok && j.take("eE") {
+		j.take("+-")
+		ok = j.digits() > 0
 	}
-	if n := j.digits(); n == 0 || zero && n > 1 {
+	if !ok {
 		return notWhole("a JSON number is malformed")
-	}
-	if c, ok := j.peek(); ok && c == '.' {
-		if j.pos++; j.digits() == 0 {
-			return notWhole("a JSON number is malformed")
-		}
-	}
-	if c, ok := j.peek(); ok && (c == 'e' || c == 'E') {
-		j.pos++
-		if c, ok := j.peek(); ok && (c == '+' || c == '-') {
-			j.pos++
-		}
-		if j.digits() == 0 {
-			return notWhole("a JSON number is malformed")
-		}
 	}
 	return nil
 }
 
-func (j *jsonWalk) digits() (n int) {
-	for {
-		c, ok := j.peek()
-		if !ok || c < '0' || c > '9' {
-			return n
-		}
+// take reads one byte if it is in set.
+func (j *jsonWalk) take(set string) bool {
+	c, ok := j.peek()
+	if ok = ok && strings.IndexByte(set, c) >= 0; ok {
 		j.pos++
+	}
+	return ok
+}
+
+func (j *jsonWalk) digits() (n int) {
+	for j.take("0123456789") {
 		n++
 	}
+	return n
 }

@@ -79,7 +79,7 @@ func checkFile(staged fs.FS, name string, w want) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return ErrMissing
 	case err != nil:
-		return err
+		return bare(err)
 	case !info.Mode().IsRegular():
 		return notWhole("not a regular file")
 	case info.Size() == 0 && !w.allowEmpty:
@@ -93,18 +93,25 @@ func checkFile(staged fs.FS, name string, w want) error {
 	}
 	f, err := staged.Open(name)
 	if err != nil {
-		return err
+		return bare(err)
 	}
 	defer f.Close() // opened for reading
 	w.ext = path.Ext(name)
 	s := &source{r: f, buf: make([]byte, 64<<10)}
-	if err := spec.check(s, w); err != nil {
-		return err
+	err = spec.check(s, w)
+	if s.err != nil {
+		return bare(s.err) // what the validator made of half the file is no news
 	}
-	if _, more := s.peek(); more {
-		return notWhole("bytes after the end")
+	return err
+}
+
+// bare takes the path off an error: it names a slot.
+func bare(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
 	}
-	return s.err
+	return err
 }
 
 // source is a byte stream with one block of memory. A read error ends it like EOF and stays in err.
@@ -148,12 +155,12 @@ func (s *source) peek() (byte, bool) {
 	return s.buf[s.pos], true
 }
 
-func (s *source) next() (byte, bool) {
-	if s.pos == s.n && !s.fill() {
-		return 0, false
+func (s *source) next() (c byte, ok bool) {
+	if s.pos < s.n || s.fill() {
+		c, ok = s.buf[s.pos], true
+		s.pos++
 	}
-	s.pos++
-	return s.buf[s.pos-1], true
+	return c, ok
 }
 
 // maxLine is how much of a line is kept, in bytes; the rest is read and dropped.
@@ -243,15 +250,11 @@ func validUTF8(b []byte) (rest []byte, ok bool) {
 
 func checkVerilog(s *source, w want) error {
 	modules, ends, top := 0, 0, w.mustContain == ""
-	var token, before string // the last two tokens
-	last := byte(0)
-	for {
-		c, ok := s.next()
-		if !ok {
-			break
-		}
+	last, afterModule, ended := byte(0), false, false // the last byte, and what the last token was
+	var word []byte
+	for c, ok := s.next(); ok; c, ok = s.next() {
 		last = c
-		word := ""
+		word = word[:0]
 		switch {
 		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
 			continue
@@ -269,18 +272,19 @@ func checkVerilog(s *source, w want) error {
 				return notWhole("ends inside a string")
 			}
 		case c == '\\':
-			word = takeWord(s, c, func(c byte) bool { return c > ' ' })
+			word = takeWord(s, append(word, c), func(c byte) bool { return c > ' ' })
 		case isWord(c):
-			word = takeWord(s, c, isWord)
+			word = takeWord(s, append(word, c), isWord)
 		}
-		before, token = token, word
-		switch token {
+		named := afterModule
+		afterModule, ended = false, false
+		switch string(word) {
 		case "module", "macromodule":
-			modules++
+			modules, afterModule = modules+1, true
 		case "endmodule":
-			ends++
+			ends, ended = ends+1, true
 		case w.mustContain:
-			top = top || before == "module"
+			top = top || named
 		}
 		if ends > modules || modules > ends+1 {
 			return notWhole("module and endmodule do not match")
@@ -289,7 +293,7 @@ func checkVerilog(s *source, w want) error {
 	switch {
 	case modules == 0:
 		return notWhole("no module")
-	case modules != ends || token != "endmodule":
+	case modules != ends || !ended:
 		return notWhole("does not end with endmodule")
 	case last != '\n':
 		return notWhole("does not end with a newline")
@@ -303,18 +307,14 @@ func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$'
 }
 
-// takeWord reads on while more says so; of a word over 1 KiB the rest is dropped.
-func takeWord(s *source, first byte, more func(byte) bool) string {
-	word := append(make([]byte, 0, 32), first)
-	for {
-		c, ok := s.peek()
-		if !ok || !more(c) {
-			return string(word)
-		}
+// takeWord appends to word while more says so; what is over 1 KiB is dropped.
+func takeWord(s *source, word []byte, more func(byte) bool) []byte {
+	for c, ok := s.peek(); ok && more(c); c, ok = s.peek() {
 		if s.pos++; len(word) < 1024 {
 			word = append(word, c)
 		}
 	}
+	return word
 }
 
 // skipComment skips the comment whose first slash was read, if it is one; a line comment with its newline.
@@ -323,20 +323,21 @@ func skipComment(s *source) (bool, error) {
 	if c != '/' && c != '*' {
 		return false, nil
 	}
-	end, before := byte('\n'), byte(0)
-	if s.pos++; c == '*' {
-		end = '/'
-	}
-	for {
-		c, ok := s.next()
-		if !ok {
-			return false, notWhole("ends inside a comment")
+	for s.pos++; s.fill(); {
+		if c == '/' {
+			if i := bytes.IndexByte(s.buf[s.pos:s.n], '\n'); i >= 0 {
+				s.pos += i + 1
+				return true, nil
+			}
+			s.pos = s.n
+		} else if b, _ := s.next(); b == '*' {
+			if b, ok := s.peek(); ok && b == '/' {
+				s.pos++
+				return true, nil
+			}
 		}
-		if c == end && (end == '\n' || before == '*') {
-			return true, nil
-		}
-		before = c
 	}
+	return false, notWhole("ends inside a comment")
 }
 
 func skipString(s *source) bool {
