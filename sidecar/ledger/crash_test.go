@@ -331,7 +331,9 @@ func child(t testing.TB, scene, dir string, wrap ...string) (*exec.Cmd, *bufio.S
 	args := append(wrap, os.Args[0], "-test.run=^$")
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "LEDGER_SCENE="+scene, "LEDGER_DIR="+dir)
-	cmd.Stderr = os.Stderr
+	if !strings.HasPrefix(scene, "fail") {
+		cmd.Stderr = os.Stderr
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -353,22 +355,34 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// scene is what a child does. "kill POINT n" dies at the n-th time that the writer comes to POINT.
+// scene is what a child does. "kill N POINT" dies when the writer comes to POINT for the N-th time; "fail N" fails the
+// N-th statement of the start.
 func scene(name, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	verb, rest, _ := strings.Cut(name, " ")
 	left := -1
 	point := ""
-	if verb == "kill" || verb == "boast" {
+	if verb == "kill" || verb == "boast" || verb == "fail" {
 		if _, err := fmt.Sscanf(rest, "%d", &left); err != nil {
 			return err
 		}
 		_, point, _ = strings.Cut(rest, " ")
 	}
+	if verb == "trust" { // trustPageCache: the log goes into the ledger as it is read
+		db, err := sql.Open("sqlite", dsn(filepath.Join(dir, fileName), "rw"))
+		if err != nil {
+			return err
+		}
+		_, err = db.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
+		return errors.Join(err, db.Close())
+	}
 	l, err := Open(ctx, Options{Dir: dir, Fault: func(p string) error {
-		if p == point {
-			if left--; left == 0 {
+		if p == point || verb == "fail" && p != "before ROLLBACK" && p != "after ROLLBACK" { // which has no answer
+			if left--; left == 0 && verb == "fail" {
+				fmt.Println("fired")
+				return sqlite(codeIOErr)
+			} else if left == 0 {
 				if verb == "boast" { // ackBeforeCommit
 					fmt.Println("acked commit")
 				}
@@ -381,8 +395,8 @@ func scene(name, dir string) error {
 		return err
 	}
 	fmt.Println("opened", l.Opening().Epoch)
-	if verb == "own" {
-		return l.Close(ctx)
+	if verb == "own" || verb == "fail" {
+		return nil
 	}
 	step := func(what string, t *Ticket, err error) error {
 		if err != nil {

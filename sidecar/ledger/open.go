@@ -104,7 +104,7 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 		return nil, err
 	}
 	var err error
-	if l.Reader, err = OpenReader(o.Dir); err != nil {
+	if l.Reader, err = openReader(o.Dir, 1+len(o.migrations)); err != nil {
 		return nil, err
 	}
 	// (c) the chain, as far back as a job is open
@@ -119,6 +119,9 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.migrations == nil {
+		o.migrations = migrations()
 	}
 	if o.Retention == 0 {
 		o.Retention = 90 * 24 * time.Hour
@@ -180,9 +183,6 @@ func (s *store) close() error {
 // identify refuses a file that is not this program's ledger of this workspace, makes a fresh one, migrates an older one.
 func (l *Ledger) identify(ctx context.Context, path string) error {
 	s, steps := l.store, l.o.migrations
-	if steps == nil {
-		steps = migrations()
-	}
 	version, err := identify(ctx, s.conn, 1+len(steps))
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (l *Ledger) identify(ctx context.Context, path string) error {
 		}
 	}
 	if version > 0 && version <= len(steps) {
-		if err := backup(ctx, s.conn, path+".v"+strconv.Itoa(version)); err != nil {
+		if err := backup(ctx, s.conn, path+".v"+strconv.Itoa(version), os.O_TRUNC); err != nil {
 			return err
 		}
 	}

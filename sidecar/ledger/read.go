@@ -63,7 +63,9 @@ func (r Record) Line() []byte {
 }
 
 // OpenReader opens the ledger in a state directory for reading alone, also while another process owns it.
-func OpenReader(dir string) (*Reader, error) {
+func OpenReader(dir string) (*Reader, error) { return openReader(dir, 1+len(migrations())) }
+
+func openReader(dir string, newest int) (*Reader, error) {
 	path := filepath.Join(dir, fileName)
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
@@ -75,7 +77,7 @@ func OpenReader(dir string) (*Reader, error) {
 	}
 	r.db.SetMaxOpenConns(4)
 	r.db.SetMaxIdleConns(4)
-	if _, err := identify(context.Background(), r.db, 1+len(migrations())); err != nil {
+	if _, err := identify(context.Background(), r.db, newest); err != nil {
 		return nil, errors.Join(err, r.db.Close())
 	}
 	for _, p := range readerPragmas() {

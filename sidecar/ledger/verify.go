@@ -201,14 +201,14 @@ func (r *Reader) Backup(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
-	return errors.Join(backup(ctx, db, path), db.Close())
+	return errors.Join(backup(ctx, db, path, os.O_EXCL), db.Close())
 }
 
 func backup(ctx context.Context, db interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
-}, path string,
+}, path string, how int,
 ) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // SQLite would make it readable by all
+	f, err := os.OpenFile(path, os.O_CREATE|how|os.O_RDWR, 0o600) // SQLite would make it readable by all
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
