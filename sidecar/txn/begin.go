@@ -52,14 +52,18 @@ func (w *Workspace) Begin(j *Journal, a *Admission, o BeginOptions) (_ *Txn, err
 		return nil, fmt.Errorf("begin %q: job id is not plain: %w", j.Job, ErrDocument)
 	}
 	at := durable.Name{Dir: w.jobs, Name: t.name}
-	if err := w.mkdir(at, 0o711, -1, -1); err != nil {
-		return nil, op("begin", j.Job, err)
+	mkdir := w.mkdir(at, 0o711, -1, -1)
+	if exists(mkdir) { // another's: leave it
+		return nil, op("begin", j.Job, mkdir)
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(op("begin", j.Job, err), t.Close(), w.remove(at, maxDepth))
 		}
 	}()
+	if mkdir != nil {
+		return nil, mkdir
+	}
 	if t.dir, err = w.fs.OpenDir("txn.begin.open", at); err != nil {
 		return nil, err
 	}
@@ -184,7 +188,7 @@ func (t *Txn) Work() string { return filepath.Join(t.Dir(), "work") }
 func (t *Txn) Log() *os.File { return t.log }
 
 // StagedArg returns the path, relative to Work, that the tool is told for output i: ../s0/out.json.
-func (t *Txn) StagedArg(i int) string { return fmt.Sprintf("../s%d/%s", i, slotName(t.j.Outputs[i])) }
+func (t *Txn) StagedArg(i int) string { return t.j.Outputs[i].StagedArg() }
 
 // slotName is out with the extension of the target, if that is plain; tools choose the format by it.
 func slotName(o Output) string {

@@ -8,7 +8,7 @@
 // Nobody else's bytes are overwritten or deleted (G2): TestForeignEdits.
 // Nothing is published or deleted without a proof for every group (G1): TestWitness.
 // No path leaves the workspace by "..", link or mount (G6): TestAdmitRefuses, FuzzPath.
-// A walk is bounded in entries and depth (G7): TestQuotas.
+// A walk is bounded in entries and depth (G7): TestInspectRefuses, TestSample.
 //
 // # Not guaranteed
 //

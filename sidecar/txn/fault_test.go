@@ -53,6 +53,7 @@ func faulted(t *testing.T, f durabletest.Fault, off controls) (at durabletest.Op
 	t.Helper()
 	l := newLabIn(t, shm(t), durable.OS(), Options{BootID: "b"})
 	l.seed()
+	defer l.close()
 	y := durabletest.NewFaulty(durable.OS(), f)
 	l.w.fs, l.w.controls = y, off
 	failed, err := l.run("b2")
@@ -84,6 +85,11 @@ func faulted(t *testing.T, f durabletest.Fault, off controls) (at durabletest.Op
 			add("undo", err.Error())
 		}
 		add("undo", differs(t, l, oldState())...)
+	case l.tx == nil && l.j != nil && !f.Persistent:
+		left, err := os.ReadDir(l.path(reserved + "/jobs"))
+		if err != nil || len(left) != 0 {
+			add("begin", fmt.Sprintf("left %v (%v)", left, err))
+		}
 	case l.tx != nil:
 		if err := l.tx.Discard(l.proofs); err != nil {
 			add("discard", err.Error())
@@ -126,7 +132,7 @@ func TestFaults(t *testing.T) {
 		{Err: unix.ENOSPC, Flavour: durabletest.Short},
 		{Err: unix.ENOSPC, Flavour: durabletest.Before, Persistent: true},
 	}
-	runs, methods := 0, map[string]bool{}
+	runs, methods, open := 0, map[string]bool{}, descriptors(t)
 	for _, f := range flavours {
 		for f.N = 1; ; f.N++ {
 			at, fired, bad := faulted(t, f, controls{})
@@ -164,6 +170,9 @@ func TestFaults(t *testing.T) {
 		t.Error("control: an undo that trusts the phase passes the sweep")
 	}
 	t.Logf("control caught=%d", caught)
+	if n := descriptors(t) - open; n != 0 {
+		t.Errorf("the sweep leaked %d descriptors", n)
+	}
 }
 
 // TestFaultsInUndo fails every operation of an undo in turn. Nothing is missing, and the next attempt heals.

@@ -95,8 +95,8 @@ func manifestLine(w *Workspace, sum hash.Hash, e entry) error {
 		}
 	case durable.Regular, durable.Other:
 	}
-	_, err := fmt.Fprintf(sum, "%q %s %o %d %d %q\n", e.path, e.st.Type, e.st.Mode, size, mtime, target)
-	return err
+	sum.Write(fmt.Appendf(nil, "%q %s %o %d %d %q\n", e.path, e.st.Type, e.st.Mode, size, mtime, target))
+	return nil
 }
 
 // entry is one object that a walk came by.

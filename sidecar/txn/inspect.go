@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 )
@@ -41,13 +39,10 @@ type Inspected struct {
 // output is one staged output between Inspect and publication.
 type output struct {
 	spec    Spec
-	at      durable.Name   // s<i>/out<ext> until Seal
-	h       durable.Handle // open file or directory, for identity and fsync; nil: absent
-	slot    durable.Handle
-	members []string // of a tree: its files and directories, relative to it
-	empty   bool
+	slot    string         // out<ext>, in s<i>/ until Seal
+	h       durable.Handle // held for its fsync, so that a write-back error is not lost; nil: absent
+	members []string       // of a tree: its files and directories, relative to it
 	id      FileID
-	sum     string // SHA-256 as in Inspected
 }
 
 const maxUndeclared = 100
@@ -134,69 +129,145 @@ func (w *Workspace) Sample(j *Journal, q Quotas) error {
 	return nil
 }
 
-func (t *Txn) inspect(i int, q Quotas) (Inspected, error) {
-	o := &output{spec: t.a.specs[i]}
+func (t *Txn) inspect(i int, q Quotas) (got Inspected, err error) {
+	o := &output{spec: t.a.specs[i], slot: slotName(t.j.Outputs[i])}
 	t.outs[i] = o
-	name := slotName(t.j.Outputs[i])
-	got := Inspected{Name: o.spec.Name, Index: i}
-	bad := func(why string, cause error) error {
-		sentinel := ErrOutput
-		if errors.Is(cause, ErrQuota) {
-			sentinel = ErrQuota
+	got = Inspected{Name: o.spec.Name, Index: i}
+	defer func() {
+		var known *Error
+		if err != nil && (!errors.As(err, &known) || known.Op != "inspect") {
+			err = o.bad("cannot be inspected", err)
 		}
-		return &Error{Op: "inspect", Path: o.spec.Target, Why: why, Err: because(sentinel, cause)}
+	}()
+	slot, err := t.w.fs.OpenDir("txn.inspect.slot", t.at(fmt.Sprintf("s%d", i)))
+	if err != nil {
+		return got, err
 	}
-	var err error
-	if o.slot, err = t.w.fs.OpenDir("txn.inspect.slot", t.at(fmt.Sprintf("s%d", i))); err != nil {
-		return got, bad("its slot is gone", err)
-	}
-	defer shut(o.slot)
-	o.at = durable.Name{Dir: o.slot, Name: name}
+	defer shut(slot)
+	at := durable.Name{Dir: slot, Name: o.slot}
 	if from := t.o.Collect[i]; from != "" {
-		if err := t.collect(from, o.at); err != nil && !absent(err) {
-			return got, bad("cannot be collected", err)
+		if err := t.collect(from, at); err != nil && !absent(err) {
+			return got, err
 		}
 	}
-	st, err := t.w.fs.Stat("txn.inspect.stat", o.at)
+	st, err := t.w.fs.Stat("txn.inspect.stat", at)
+	want := map[Kind]durable.Type{File: durable.Regular, Tree: durable.Dir}[o.spec.Kind]
 	switch {
 	case absent(err) && o.spec.Optional:
 		got.Absent = true
 		return got, nil
 	case absent(err):
-		return got, bad("was not written", err)
+		return got, o.bad("was not written", err)
 	case err != nil:
-		return got, bad("cannot be looked at", err)
+		return got, err
+	case st.Type != want:
+		return got, o.bad(fmt.Sprintf("is a %s, not a %s", st.Type, want), nil)
 	}
-	want := map[Kind]durable.Type{File: durable.Regular, Tree: durable.Dir}[o.spec.Kind]
-	if st.Type != want {
-		return got, bad(fmt.Sprintf("is a %s, not a %s", st.Type, want), nil)
+	names := map[uint64]uint64{} // names of each inode, all in this output
+	scan := func(visit func(entry) error) error {
+		k := walker{w: t.w, site: "txn.inspect.walk", entries: maxEntries, depth: maxDepth}
+		return k.one(at, "", visit)
 	}
-	if o.spec.Kind == Tree {
-		o.h, err = t.w.fs.OpenDir("txn.inspect.open", o.at)
-	} else {
-		o.h, err = t.w.fs.OpenFile("txn.inspect.open", o.at)
+	if err := scan(func(e entry) error { names[e.st.Ino]++; return nil }); err != nil {
+		return got, err
 	}
+	sum, blocks := sha256.New(), int64(0)
+	err = scan(func(e entry) error {
+		one, err := t.inspectEntry(i, e, names[e.st.Ino], q)
+		got.Bytes, blocks = got.Bytes+one.Bytes, blocks+e.st.Blocks*512
+		got.SHA256 = one.SHA256
+		if err == nil && q.OutputBytes > 0 && max(got.Bytes, blocks) > q.OutputBytes {
+			err = o.bad(fmt.Sprintf("is larger than %d bytes", q.OutputBytes), ErrQuota)
+		}
+		sum.Write(fmt.Appendf(nil, "%q %s %o %q\n", e.path, e.st.Type, t.mode(e.st), one.SHA256))
+		return err
+	})
 	if err != nil {
-		return got, bad("cannot be opened", err)
+		return got, err
 	}
-	why := ""
+	if !o.spec.AllowEmpty && (o.spec.Kind == File && got.Bytes == 0 || o.spec.Kind == Tree && len(names) == 1) {
+		return got, o.bad("is empty", nil)
+	}
 	if o.spec.Kind == Tree {
-		why, err = t.inspectTree(i, &got, q)
+		got.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	}
+	o.id, err = t.w.identify("txn.inspect.identify", at)
+	o.id.SHA256 = got.SHA256
+	return got, err
+}
+
+// bad is a refusal of this output: ErrQuota if that is the cause, else ErrOutput.
+func (o *output) bad(why string, cause error) error {
+	if errors.Is(cause, ErrQuota) {
+		return &Error{Op: "inspect", Path: o.spec.Target, Why: why, Err: cause}
+	}
+	return &Error{Op: "inspect", Path: o.spec.Target, Why: why, Err: because(ErrOutput, cause)}
+}
+
+// inspectEntry judges one file, directory or link of an output, the output itself included (its path is empty), and
+// normalises its attributes. names is how many names of the object were found in the output.
+func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspected, err error) {
+	o := t.outs[i]
+	what := strings.TrimPrefix(e.path, "/")
+	bad := func(why string, cause error) error { return o.bad(strings.TrimSpace(what+" "+why), cause) }
+	open := t.w.fs.OpenFile
+	switch e.st.Type {
+	case durable.Other:
+		return got, bad("is no file, directory or link", nil)
+	case durable.Link:
+		got.SHA256, err = t.w.fs.Readlink("txn.inspect.readlink", e.at)
+		if err == nil && (!o.spec.AllowLinks || !stays(what, got.SHA256)) {
+			err = bad("is a symbolic link that is not allowed", nil)
+		}
+		return got, err
+	case durable.Dir:
+		open = t.w.fs.OpenDir
+	case durable.Regular:
+	}
+	h, err := open("txn.inspect.open", e.at)
+	if err != nil {
+		return got, err
+	}
+	if e.path == "" {
+		o.h = h
 	} else {
-		why, err = t.inspectFile(i, &got, q, o.h, st, 1)
-		o.empty = got.Bytes == 0
+		defer shut(h)
+		o.members = append(o.members, what)
 	}
-	if err != nil || why != "" {
-		return got, bad(cmp.Or(why, "cannot be read"), err)
+	st, err := t.w.fs.Stat("txn.inspect.fstat", durable.Name{Dir: h})
+	switch {
+	case err != nil:
+		return got, err
+	case st.Ino != e.st.Ino || st.Type != e.st.Type:
+		return got, bad("was replaced meanwhile", nil)
+	case st.Type == durable.Dir:
+		return got, t.normalise(i, h, st)
+	case st.Nlink != names && !t.w.controls.noLinkCount:
+		return got, bad("has another name, through which it could still be written", nil)
 	}
-	if o.empty && !o.spec.AllowEmpty {
-		return got, bad("is empty", nil)
+	if err := t.w.fs.Lease("txn.inspect.lease", h); err != nil {
+		return got, bad("is open for writing by a process outside the job's group", err)
 	}
-	o.sum = got.SHA256
-	if o.id, err = t.w.identify("txn.inspect.identify", o.at); err != nil {
-		return got, bad("cannot be looked at", err)
+	if err := t.normalise(i, h, st); err != nil {
+		return got, err
 	}
-	return got, nil
+	if got.SHA256, got.Bytes, err = t.w.digest("txn.inspect.read", h, q.OutputBytes); err != nil {
+		return got, err
+	}
+	return got, t.w.fs.Writeback("txn.inspect.writeback", h)
+}
+
+// stays reports whether a link at path, relative to its tree, leads to a place in the tree whatever other links do: its
+// ".." come first and are no more than its depth. One behind a name could climb out through another link.
+func stays(path, target string) bool {
+	up, rest := strings.Count(path, "/"), target
+	for after, ok := strings.CutPrefix(rest, "../"); ok; after, ok = strings.CutPrefix(rest, "../") {
+		up, rest = up-1, after
+	}
+	if rest == ".." {
+		up, rest = up-1, ""
+	}
+	return up >= 0 && !strings.HasPrefix(target, "/") && !slices.Contains(strings.Split(rest, "/"), "..")
 }
 
 // collect moves what the tool named itself into its slot.
@@ -208,138 +279,6 @@ func (t *Txn) collect(name string, slot durable.Name) error {
 	}
 	defer shut(dir)
 	return t.w.fs.Move("txn.collect.move", durable.Name{Dir: dir, Name: base}, slot)
-}
-
-// inspectFile judges one regular file, normalises its attributes and adds its digest and size to got.
-func (t *Txn) inspectFile(i int, got *Inspected, q Quotas, h durable.Handle, seen durable.Stat, names uint64) (why string, err error) {
-	st, err := t.w.fs.Stat("txn.inspect.fstat", durable.Name{Dir: h})
-	switch {
-	case err != nil:
-		return "cannot be looked at", err
-	case st.Ino != seen.Ino || st.Type != durable.Regular:
-		return "was replaced meanwhile", nil
-	case st.Nlink != names && !t.w.controls.noLinkCount:
-		return "has another name, through which it could still be written", nil
-	case q.OutputBytes > 0 && max(st.Size, st.Blocks*512) > q.OutputBytes:
-		return fmt.Sprintf("is larger than %d bytes", q.OutputBytes), ErrQuota
-	}
-	if err := t.w.fs.Lease("txn.inspect.lease", h); err != nil {
-		if errors.Is(err, unix.EAGAIN) {
-			return "is open for writing by a process outside the job's group", err
-		}
-		return "cannot be leased", err
-	}
-	if err := t.normalise(i, h, st); err != nil {
-		return "its attributes cannot be set", err
-	}
-	got.SHA256, got.Bytes, err = t.w.digest("txn.inspect.read", h, q.OutputBytes)
-	if err != nil {
-		return "cannot be read", err
-	}
-	return "", t.w.fs.Writeback("txn.inspect.writeback", h)
-}
-
-// inspectTree judges every member of a tree. Its digest covers path, type, mode and content.
-func (t *Txn) inspectTree(i int, got *Inspected, q Quotas) (why string, err error) {
-	o := t.outs[i]
-	names := map[uint64]uint64{} // names found of each inode, all in this tree
-	scan := func(visit func(entry) error) error {
-		k := walker{w: t.w, site: "txn.inspect.tree", entries: maxEntries, depth: maxDepth}
-		return k.run(o.h, "", visit)
-	}
-	if err := scan(func(e entry) error { names[e.st.Ino]++; return nil }); err != nil {
-		return "", err
-	}
-	sum := sha256.New()
-	rootStat, err := t.w.fs.Stat("txn.inspect.fstat", durable.Name{Dir: o.h})
-	if err != nil {
-		return "", err
-	}
-	if err := t.normalise(i, o.h, rootStat); err != nil {
-		return "its attributes cannot be set", err
-	}
-	o.empty = len(names) == 0
-	blocks := int64(0)
-	err = scan(func(e entry) error {
-		var one Inspected
-		var detail string
-		switch e.st.Type {
-		case durable.Other:
-			why = fmt.Sprintf("holds %q, which is no file, directory or link", e.path)
-		case durable.Link:
-			detail, why = t.inspectLink(o, e)
-		case durable.Dir, durable.Regular:
-			why, err = t.inspectMember(i, &one, q, e, names[e.st.Ino])
-			if err != nil {
-				return err
-			}
-			o.members = append(o.members, e.path)
-		}
-		if why != "" {
-			why = fmt.Sprintf("%q: %s", e.path, why)
-			return errSkipAll
-		}
-		got.Bytes += one.Bytes
-		blocks += e.st.Blocks * 512
-		if q.OutputBytes > 0 && max(got.Bytes, blocks) > q.OutputBytes {
-			why = fmt.Sprintf("is larger than %d bytes", q.OutputBytes)
-			return ErrQuota
-		}
-		_, err := fmt.Fprintf(sum, "%q %s %o %s %q\n", e.path, e.st.Type, t.mode(e.st), one.SHA256, detail)
-		return err
-	})
-	if errors.Is(err, errSkipAll) {
-		return why, nil
-	}
-	got.SHA256 = hex.EncodeToString(sum.Sum(nil))
-	return why, err
-}
-
-// errSkipAll ends a walk whose verdict is in.
-var errSkipAll = errors.New("end this walk")
-
-func (t *Txn) inspectMember(i int, got *Inspected, q Quotas, e entry, names uint64) (why string, err error) {
-	if e.st.Type == durable.Dir {
-		h, err := t.w.fs.OpenDir("txn.inspect.open", e.at)
-		if err != nil {
-			return "", err
-		}
-		defer shut(h)
-		return "", t.normalise(i, h, e.st)
-	}
-	h, err := t.w.fs.OpenFile("txn.inspect.open", e.at)
-	if err != nil {
-		return "", err
-	}
-	defer shut(h)
-	return t.inspectFile(i, got, q, h, e.st, names)
-}
-
-// inspectLink accepts a relative link whose leading ".." stay in the tree and that has none behind a name: such a one
-// could climb out through another link.
-func (t *Txn) inspectLink(o *output, e entry) (target, why string) {
-	if !o.spec.AllowLinks {
-		return "", "is a symbolic link"
-	}
-	target, err := t.w.fs.Readlink("txn.inspect.readlink", e.at)
-	if err != nil {
-		return "", "cannot be read as a link"
-	}
-	up, rest := strings.Count(e.path, "/"), target
-	for {
-		after, ok := strings.CutPrefix(rest, "../")
-		if !ok {
-			break
-		}
-		up, rest = up-1, after
-	}
-	if rest == ".." {
-		up, rest = up-1, "."
-	}
-	if up < 0 || strings.HasPrefix(target, "/") || slices.Contains(strings.Split(rest, "/"), "..") {
-		return "", "is a link that leaves the output"
-	}
-	return target, ""
 }
 
 // mode is what a published object may have: the tool's permission bits, less our umask.

@@ -279,14 +279,16 @@ func planFinal(j *Journal, seen Seen, r Resolution, off controls) Decision {
 func removals(j *Journal, seen Seen, stays []bool) []Action {
 	var acts []Action
 	for k := len(j.CreatedDirs) - 1; k >= 0; k-- {
-		dir, free := j.CreatedDirs[k], seen.Dirs[k].Exists
+		dir, ours, free := j.CreatedDirs[k], false, seen.Dirs[k].Exists
 		for i, o := range j.Outputs {
-			free = free && !(stays[i] && within(o.Target, dir))
+			below := within(o.Target, dir)
+			ours = ours || below && o.New != nil // else nothing was published there, hence nothing made
+			free = free && !(stays[i] && below)
 		}
 		for m, other := range j.CreatedDirs {
 			free = free && !(seen.Dirs[m].Foreign && within(other, dir))
 		}
-		if free {
+		if free && ours {
 			acts = append(acts, Action{Kind: ActRemoveCreatedDir, Index: -1, Dir: dir})
 		}
 	}

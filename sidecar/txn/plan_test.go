@@ -296,6 +296,15 @@ func TestPlanManyOutputs(t *testing.T) {
 	}
 }
 
+// TestPlanBeforePublication: a directory that a job only meant to make is somebody else's.
+func TestPlanBeforePublication(t *testing.T) {
+	j := &Journal{Version: 1, Job: "j", CreatedDirs: []string{"d"}, Outputs: []Output{{Target: "d/x", Kind: File, Method: NoReplace}}}
+	d := Plan(j, Seen{Job: InJobs, Outputs: []SeenOutput{{}}, Dirs: []SeenDir{{Exists: true}}}, FateOpen)
+	if d.Resolution != Discarded || !d.Only(ActRetire) {
+		t.Errorf("Plan = %+v, want %s and only %s", d, Discarded, ActRetire)
+	}
+}
+
 // FuzzJournal: a document that decodes stays inside its places; its plan does not panic, deletes nothing that it does not
 // recognise, and what it plans leads to nothing but ActRetire.
 func FuzzJournal(f *testing.F) {

@@ -38,14 +38,13 @@ func (t *Txn) seal(i int, o *output) error {
 		return err
 	}
 	defer shut(slot)
-	if err := t.w.fs.Move("txn.seal.move", durable.Name{Dir: slot, Name: o.at.Name}, t.stagedAt(i)); err != nil {
+	if err := t.w.fs.Move("txn.seal.move", durable.Name{Dir: slot, Name: o.slot}, t.stagedAt(i)); err != nil {
 		return err
 	}
 	now, err := t.w.identify("txn.seal.identify", t.stagedAt(i))
 	if err == nil && !now.same(o.id) {
 		err = because(ErrOutput, errors.New("changed since it was inspected"))
 	}
-	o.id.SHA256 = o.sum
 	return err
 }
 

@@ -211,13 +211,16 @@ func (u *undoing) apply(a Action) error {
 	case ActRemoveCreatedDir:
 		return u.removeCreated(a.Dir)
 	case ActKeepForeign:
+		if u.dirs["."] == nil {
+			return fs.ErrNotExist
+		}
 		return u.w.keep(u.j, a, u.staged(a))
 	case ActExchange, ActRenameNew, ActRestore:
 	}
 	parent, name := jobPath(u.j.Outputs[a.Index].Target).split()
 	h, err := u.dir(parent)
-	if err != nil {
-		return err
+	if err != nil || u.dirs["."] == nil {
+		return cmp.Or(err, fs.ErrNotExist)
 	}
 	return u.putBack(a, durable.Name{Dir: h, Name: name})
 }
@@ -372,7 +375,7 @@ func (w *Workspace) toTrash(name, suffix string) error {
 
 // EmptyTrash deletes what is due in trash/, following no link. It goes on after an error and returns all of them.
 func (w *Workspace) EmptyTrash() error {
-	for {
+	for range maxEntries { // each round unpacks what was too deep for the one before
 		names, err := w.fs.List("txn.empty.list", w.trash, 0)
 		errs, done := []error{err}, 0
 		for _, name := range names {
@@ -387,6 +390,7 @@ func (w *Workspace) EmptyTrash() error {
 			return err
 		}
 	}
+	return nil
 }
 
 // remove deletes an object and all below it. What lies deeper than our descriptors reach becomes an entry of the trash.
@@ -411,7 +415,7 @@ func (w *Workspace) remove(at durable.Name, depth int) error {
 		return err
 	}
 	defer shut(h)
-	for {
+	for range maxEntries / maxTargets {
 		names, err := w.fs.List("txn.remove.list", h, maxTargets)
 		if err != nil {
 			return err
@@ -425,6 +429,7 @@ func (w *Workspace) remove(at durable.Name, depth int) error {
 			}
 		}
 	}
+	return &Error{Op: "delete", Path: at.Name, Why: "holds very many entries, or somebody still writes in it", Fix: "it is tried again", Err: ErrQuota}
 }
 
 // Orphans returns the names in jobs/, sorted. Those that no row of the ledger knows are for KeepOrphan.

@@ -92,11 +92,17 @@ func newLabIn(t testing.TB, root string, f durable.FS, o Options) *lab {
 	}
 	l := &lab{t: t, root: root, fs: f, o: o, proofs: []cgroup.Empty{cgrouptest.Empty(cgrouptest.Ref(job))}}
 	l.open()
-	t.Cleanup(func() {
-		l.drop()
-		must(t, l.w.Close())
-	})
+	t.Cleanup(l.close)
 	return l
+}
+
+// close releases everything. It may be called twice.
+func (l *lab) close() {
+	l.drop()
+	if l.w != nil {
+		must(l.t, l.w.Close())
+	}
+	l.w = nil
 }
 
 // open opens the workspace anew, as a start does.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"time"
 
@@ -147,7 +148,7 @@ func (w *Workspace) chown(at durable.Name, uid, gid int) error {
 		return nil
 	}
 	err := w.fs.Chown("txn.chown", at, uid, gid)
-	if errors.Is(err, unix.EPERM) && unix.Geteuid() != 0 {
+	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
 		return nil
 	}
 	return err
