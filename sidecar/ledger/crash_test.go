@@ -163,6 +163,69 @@ func TestFateTableControl(t *testing.T) {
 	}
 }
 
+// sweep fails the n-th statement of a job's way, for every n, and returns how many there are and what was a lie:
+// an operation that is durable and not there, or absent or refused and there.
+func sweep(t *testing.T, c sqlite, wrap func(*store) batch.Store) (points int, lies []string) {
+	t.Helper()
+	for n := 1; ; n++ {
+		left := -1
+		fired := ""
+		l, err := open(t.Context(), Options{Dir: t.TempDir(), Fault: func(p string) error {
+			if left--; left != 0 {
+				return nil
+			}
+			if fired = p; p == "after COMMIT" && c == codeFull {
+				return nil // SQLite gives FULL only before the commit frame is whole
+			}
+			return c
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = n
+		s := wrap(l.store)
+		for _, step := range []struct {
+			kind string
+			put  func() (*Ticket, error)
+		}{
+			{"allow", func() (*Ticket, error) { return l.Begin(journal("j"), event("j", audit.Allow)) }},
+			{"start", func() (*Ticket, error) { return l.Publishing(journal("j"), event("j", audit.Start)) }},
+			{"commit", func() (*Ticket, error) {
+				return l.Commit("j", Session{ID: "s", Owner: "me", Name: "default"}, event("j", audit.Commit))
+			}},
+			{"rollback", func() (*Ticket, error) { return l.RolledBack("j", event("j", audit.Error), event("j", audit.Rollback)) }},
+		} {
+			tk, err := step.put()
+			if err != nil {
+				break // poisoned
+			}
+			l.queue.Round(s)
+			there := strings.Contains(kinds(t, l.Reader), "j/"+step.kind)
+			if ack := tk.Ack(); ack != Unknown && there != (ack == Durable) {
+				lies = append(lies, fmt.Sprintf("%s: %s is %s, there: %v", fired, step.kind, ack, there))
+			}
+		}
+		if _, err := l.Verify(t.Context()); err != nil {
+			lies = append(lies, fmt.Sprintf("%s: %v", fired, err))
+		}
+		if left > 0 {
+			return n - 1, lies
+		}
+	}
+}
+
+func TestFaultSweep(t *testing.T) {
+	for _, c := range []sqlite{codeFull, codeIOErr, codeNoMem} {
+		points, lies := sweep(t, c, func(s *store) batch.Store { return s })
+		if points < 40 || lies != nil {
+			t.Errorf("code %d: %d points, %q", c, points, lies)
+		}
+	}
+	if _, lies := sweep(t, codeIOErr, func(s *store) batch.Store { return hopeful{s, []int{codeIOErr}} }); lies == nil {
+		t.Error("the control, a hopeful store, tells no lie")
+	}
+}
+
 func TestDriverPanics(t *testing.T) {
 	var point string
 	l, err := open(t.Context(), Options{Dir: t.TempDir(), Fault: func(p string) error {

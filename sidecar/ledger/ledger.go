@@ -56,6 +56,7 @@ type Ledger struct {
 	store                *store
 	opening              Opening
 	ended                chan struct{} // the writer has ended
+	closed               func() error  // closes the files, once
 	denials              denials
 	commits, checkpoints atomic.Int64
 }
@@ -67,7 +68,7 @@ func (l *Ledger) Begin(j *txn.Journal, allow audit.Event) (*Ticket, error) {
 		return nil, err
 	}
 	session, tool, principal, job, now := j.Session, j.Tool, j.Principal, j.Job, l.now()
-	return l.put(batch.Op{Events: []audit.Event{allow}, Bytes: len(doc), Payload: change(func(s *store, first int64) error {
+	return l.put(job, batch.Op{Events: []audit.Event{allow}, Bytes: len(doc), Payload: change(func(s *store, first int64) error {
 		_, err := s.exec(sqlBegin, job, session, tool, principal, string(txn.WorkerRunning), string(doc), first, now, now)
 		return err
 	})})
@@ -81,7 +82,7 @@ func (l *Ledger) Publishing(j *txn.Journal, events ...audit.Event) (*Ticket, err
 		return nil, err
 	}
 	job, now := j.Job, l.now()
-	return l.put(batch.Op{Events: events, Bytes: len(doc), Payload: change(func(s *store, _ int64) error {
+	return l.put(job, batch.Op{Events: events, Bytes: len(doc), Payload: change(func(s *store, _ int64) error {
 		return s.one(ErrPhase, sqlPhase, string(doc), now, job)
 	})})
 }
@@ -95,7 +96,7 @@ func (l *Ledger) Commit(job string, s Session, commit audit.Event) (*Ticket, err
 		return nil, err
 	}
 	now := l.now()
-	return l.put(batch.Op{Events: []audit.Event{commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
+	return l.put(job, batch.Op{Events: []audit.Event{commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
 		if err := st.one(ErrPhase, sqlCommit, now, job); err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func (l *Ledger) Commit(job string, s Session, commit audit.Event) (*Ticket, err
 // events are its outstanding ones and end with rollback.
 func (l *Ledger) RolledBack(job string, events ...audit.Event) (*Ticket, error) {
 	now := l.now()
-	return l.put(batch.Op{Events: events, Payload: change(func(s *store, _ int64) error {
+	return l.put(job, batch.Op{Events: events, Payload: change(func(s *store, _ int64) error {
 		return s.one(ErrPhase, sqlUndone, now, now, job)
 	})})
 }
@@ -124,7 +125,7 @@ func (l *Ledger) SessionOp(s Session, allow, commit audit.Event) (*Ticket, error
 	}
 	allow.Session = s.ID
 	now := l.now()
-	return l.put(batch.Op{Events: []audit.Event{allow, commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
+	return l.put(commit.Job, batch.Op{Events: []audit.Event{allow, commit}, Bytes: len(state), Payload: change(func(st *store, _ int64) error {
 		return st.saveSession(s, commit.Job, state, now)
 	})})
 }
@@ -132,7 +133,7 @@ func (l *Ledger) SessionOp(s Session, allow, commit audit.Event) (*Ticket, error
 // Settled says that nothing of a committed job is left to do but to let its backups expire. It rides.
 func (l *Ledger) Settled(job string, events ...audit.Event) (*Ticket, error) {
 	now := l.now()
-	return l.put(batch.Op{Events: events, Ride: true, Payload: change(func(s *store, _ int64) error {
+	return l.put(job, batch.Op{Events: events, Ride: true, Payload: change(func(s *store, _ int64) error {
 		return s.one(ErrPhase, sqlSettle, now, job)
 	})})
 }
@@ -140,24 +141,24 @@ func (l *Ledger) Settled(job string, events ...audit.Event) (*Ticket, error) {
 // Retired says that a settled job's directory is gone. It rides.
 func (l *Ledger) Retired(job string) (*Ticket, error) {
 	now := l.now()
-	return l.put(batch.Op{Ride: true, Payload: change(func(s *store, _ int64) error {
+	return l.put("", batch.Op{Ride: true, Payload: change(func(s *store, _ int64) error {
 		return s.one(ErrPhase, sqlRetire, now, job)
 	})})
 }
 
 // Record adds events that change no row. They ride, but for termination_unproven and recovered.
 func (l *Ledger) Record(events ...audit.Event) (*Ticket, error) {
-	return l.put(batch.Op{Events: events, Ride: true})
+	return l.put("", batch.Op{Events: events, Ride: true})
 }
 
 // RecordLast is Record for the last events of a read.
 func (l *Ledger) RecordLast(events ...audit.Event) (*Ticket, error) {
-	return l.put(batch.Op{Events: events, Ride: true, Last: true})
+	return l.put("", batch.Op{Events: events, Ride: true, Last: true})
 }
 
 // SetAgent keeps the hash of the agent's secret. It is awaited.
 func (l *Ledger) SetAgent(hash string) (*Ticket, error) {
-	return l.put(batch.Op{Payload: change(func(s *store, _ int64) error {
+	return l.put("", batch.Op{Payload: change(func(s *store, _ int64) error {
 		return s.one(ErrNotFound, sqlMeta, hash, "agent")
 	})})
 }
@@ -179,11 +180,15 @@ func (l *Ledger) Deny(deny audit.Event) error {
 	return err
 }
 
-// put checks and stamps the events and queues the operation. An event that could not be written is refused here.
-func (l *Ledger) put(op batch.Op) (*Ticket, error) {
+// put checks and stamps the events and queues the operation. An event that could not be written is refused here, and
+// one of another job than the operation's, if it has one.
+func (l *Ledger) put(job string, op batch.Op) (*Ticket, error) {
 	op.Events = slices.Clone(op.Events)
 	for i := range op.Events {
 		e := &op.Events[i]
+		if job != "" && e.Job != job {
+			return nil, fmt.Errorf("event %q of job %q in an operation of %q: %w", e.Kind, e.Job, job, audit.ErrEvent)
+		}
 		if e.At.IsZero() {
 			e.At = l.o.Now().UTC()
 		}
@@ -263,19 +268,16 @@ func (l *Ledger) write() {
 	defer close(l.ended)
 	tick := time.NewTicker(time.Second) // what rides waits no longer
 	defer tick.Stop()
-	quiet, last := 0, l.store.commits
-	for {
+	for quiet, untilPrune, last := 0, 60, int64(0); ; {
 		idle := l.queue.Round(l.store)
 		l.commits.Store(l.store.commits)
 		if idle == nil {
 			return
 		}
-		if commits := l.store.commits; l.Poisoned() == nil && (commits >= last+100 || quiet >= 5 && commits > last) {
-			last = commits
+		since := l.store.commits - last
+		if (since >= 100 || since > 0 && quiet >= 5) && l.Poisoned() == nil {
+			last += since
 			l.checkpoint()
-		}
-		if quiet%5 == 4 && l.Poisoned() == nil {
-			l.prune()
 		}
 		select {
 		case <-idle:
@@ -283,26 +285,33 @@ func (l *Ledger) write() {
 		case <-tick.C:
 			quiet++
 			l.queue.Flush()
+			if untilPrune--; untilPrune == 0 {
+				if untilPrune = 60; l.prune() {
+					untilPrune = 1
+				}
+			}
 		}
 	}
 }
 
 // Close records that the ledger was closed, does what waits, and closes the file. A poisoned ledger's connection stays
-// open: a statement, or the checkpoint of a close, could bury a transaction that is there. ctx bounds the wait.
+// open: a statement, or the checkpoint of a close, could bury a transaction that is there. ctx bounds the wait; after
+// its end Close may be called again.
 func (l *Ledger) Close(ctx context.Context) error {
-	_, err := l.Record(audit.Event{Kind: audit.LedgerClosed})
-	if errors.Is(err, ErrClosed) {
-		return nil
-	}
+	_, _ = l.Record(audit.Event{Kind: audit.LedgerClosed}) // poisoned or closed: then there is none
 	l.queue.Close()
 	select {
 	case <-l.ended:
+		return l.closed()
 	case <-ctx.Done():
 		return fmt.Errorf("close the ledger: %w", context.Cause(ctx))
 	}
-	err = l.Reader.Close()
-	if l.Poisoned() != nil {
-		return errors.Join(l.Poisoned(), err)
+}
+
+func (l *Ledger) closeFiles() error {
+	err := l.Reader.Close()
+	if poison := l.Poisoned(); poison != nil {
+		return errors.Join(poison, err)
 	}
 	return errors.Join(err, l.store.close())
 }

@@ -344,6 +344,9 @@ func TestPhases(t *testing.T) {
 	if _, err := b.Record(audit.Event{Kind: audit.Start}); !errors.Is(err, audit.ErrEvent) {
 		t.Errorf("an event without a job: %v", err)
 	}
+	if _, err := b.RolledBack("j", event("k", audit.Error)); !errors.Is(err, audit.ErrEvent) {
+		t.Errorf("an event of another job: %v", err)
+	}
 	big := event("k", audit.Deny)
 	big.Data = map[string]any{"x": strings.Repeat("x", audit.MaxBody)}
 	if _, err := b.Record(big); !errors.Is(err, audit.ErrEvent) {

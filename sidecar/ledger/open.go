@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -87,6 +88,7 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 		return nil, err
 	}
 	l := &Ledger{o: o, queue: batch.New(o.Sinks...), ended: make(chan struct{})}
+	l.closed = sync.OnceValue(l.closeFiles)
 	l.store = &store{stmts: map[string]*sql.Stmt{}, fault: o.Fault}
 	s := l.store
 	// (a) whose file it is
@@ -370,7 +372,7 @@ func (l *Ledger) begin(known map[string]audit.Order) error {
 		events = append(events, audit.Event{Kind: audit.LedgerRestored, Data: map[string]any{"epoch": s.epoch, "lock_epoch": l.o.LockEpoch}})
 	}
 	events = append(events, audit.Event{Kind: audit.LedgerOpened, Data: map[string]any{"epoch": epoch, "boot_id": l.o.BootID}})
-	t, err := l.put(batch.Op{Events: events, Known: known, Payload: change(func(s *store, _ int64) error {
+	t, err := l.put("", batch.Op{Events: events, Known: known, Payload: change(func(s *store, _ int64) error {
 		if err := s.one(ErrNotFound, sqlMeta, strconv.FormatInt(epoch, 10), "epoch"); err != nil {
 			return err
 		}

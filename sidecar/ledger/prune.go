@@ -27,12 +27,14 @@ func scanPrunable(rows *sql.Rows, p *prunable) error {
 }
 
 // prune queues the removal of the oldest events, if any are due, and of the jobs that go with their last event.
-// Errors are left to the next attempt; those of the transaction itself are the queue's.
-func (l *Ledger) prune() {
+// It reports whether it did: there may be more. Errors are left to the next attempt.
+func (l *Ledger) prune() bool {
 	op, err := l.prunable(context.Background())
-	if err == nil && op.Payload != nil {
-		_, _ = l.put(op) // full, closed or poisoned: later
+	if err != nil || op.Payload == nil {
+		return false
 	}
+	_, err = l.put("", op)
+	return err == nil
 }
 
 // prunable finds the oldest events that may go: a prefix, so that no wrong clock can take an event from the middle.

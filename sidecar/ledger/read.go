@@ -77,8 +77,8 @@ func openReader(dir string, newest int) (*Reader, error) {
 	}
 	r.db.SetMaxOpenConns(4)
 	r.db.SetMaxIdleConns(4)
-	if _, err := identify(context.Background(), r.db, newest); err != nil {
-		return nil, errors.Join(err, r.db.Close())
+	if version, err := identify(context.Background(), r.db, newest); err != nil || version == 0 {
+		return nil, errors.Join(err, r.db.Close(), fmt.Errorf("open %q: %w", path, ErrNotFound))
 	}
 	for _, p := range readerPragmas() {
 		if err := p.check(context.Background(), r.db); err != nil {
