@@ -7,22 +7,22 @@ type Kind string
 
 // The kinds of a job's events, and the ledger's own housekeeping kinds.
 const (
-	Allow               Kind = "allow"
-	Deny                Kind = "deny"
-	Start               Kind = "start"
-	Finish              Kind = "finish"
-	Commit              Kind = "commit"
-	Rollback            Kind = "rollback"
-	Timeout             Kind = "timeout"
-	Cancel              Kind = "cancel"
-	Error               Kind = "error"
-	WorkerTerminated    Kind = "worker_terminated"
-	TerminationUnproven Kind = "termination_unproven"
-	Recovered           Kind = "recovered"
-	LedgerOpened        Kind = "ledger.opened"
-	LedgerRestored      Kind = "ledger.restored"
-	LedgerPruned        Kind = "ledger.pruned"
-	LedgerClosed        Kind = "ledger.closed"
+	Allow               Kind = "allow"                // the call was admitted; data: digest of the arguments
+	Deny                Kind = "deny"                 // the call was refused before anything happened; data: code, reason
+	Start               Kind = "start"                // the first process was started; data: pid, group, digest of argv, programs and versions
+	Finish              Kind = "finish"               // a read ended; data: verdict
+	Commit              Kind = "commit"               // outputs and session state are published: the commit point; data: outputs with digests, generations, digest of the state
+	Rollback            Kind = "rollback"             // nothing has changed, or everything was undone; data: code, reason
+	Timeout             Kind = "timeout"              // the tool's time was over
+	Cancel              Kind = "cancel"               // the caller cancelled or went away
+	Error               Kind = "error"                // the tool failed, lied or met a limit; data: code, reason
+	WorkerTerminated    Kind = "worker_terminated"    // every process of the job is proven dead; data: proof, descendants killed, usage
+	TerminationUnproven Kind = "termination_unproven" // death could not be proven: keys, targets and staging are kept
+	Recovered           Kind = "recovered"            // a later start found the job and decided it; data: resolution, proof
+	LedgerOpened        Kind = "ledger.opened"        // an engine has opened the ledger; data: epoch
+	LedgerRestored      Kind = "ledger.restored"      // the ledger is older than the workspace: it was restored
+	LedgerPruned        Kind = "ledger.pruned"        // older events were deleted; data: how far, and the hash that the rest is chained to
+	LedgerClosed        Kind = "ledger.closed"        // the engine has ended in order
 )
 
 // Housekeeping reports whether k is about the ledger itself: outside every job and its legal orders.

@@ -16,11 +16,11 @@ type Phase string
 
 // The phases, in order. CommittingState is in memory and in recovery.json only: in the ledger it and Committed are one transaction.
 const (
-	WorkerRunning     Phase = "worker_running"
-	PublishingOutputs Phase = "publishing_outputs"
-	CommittingState   Phase = "committing_state"
-	Committed         Phase = "committed"
-	RolledBack        Phase = "rolled_back"
+	WorkerRunning     Phase = "worker_running"     // the tool may run; no target was touched
+	PublishingOutputs Phase = "publishing_outputs" // staged outputs are durable; targets may be new
+	CommittingState   Phase = "committing_state"   // in memory and in recovery.json only: waiting for the commit point
+	Committed         Phase = "committed"          // final: outputs and session state are published
+	RolledBack        Phase = "rolled_back"        // final: every target is as before
 )
 
 // Kind says whether an output is one file or a directory published whole.

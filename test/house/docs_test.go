@@ -151,7 +151,7 @@ func like(want, got string) bool {
 // TestConsole runs the marked blocks of README.md and HACKING.md in a directory that looks like a checkout after make build.
 func TestConsole(t *testing.T) {
 	root := doctable.Root(t)
-	for _, name := range []string{"README.md", "HACKING.md"} {
+	for _, name := range []string{"README.md", "docs/HACKING.md"} {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if os.IsNotExist(err) {
 			t.Logf("NOTE %s does not exist yet", name)
