@@ -86,7 +86,7 @@ func (t *Tool) wellFormed() (errs []error) {
 	if l := t.Limits; l.Wall < time.Second || l.WallMax < l.Wall || l.MemoryBytes <= 0 || l.Pids <= 0 || l.StagingBytes <= 0 || l.LogBytes <= 0 {
 		bad("limits: wall time at least 1s and at most its ceiling, all others above zero")
 	}
-	seen := map[string]bool{failOn.Name: true}
+	seen := map[string]bool{failOn().Name: true}
 	for _, p := range t.Params {
 		if seen[p.Name] || reserved(p.Name) {
 			bad("params %q: the name is taken", p.Name)

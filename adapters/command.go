@@ -41,7 +41,7 @@ func Command(argv []string, outs []Out, session bool) (*Tool, Args, error) {
 		target, err := json.Marshal(o.Target)
 		used := slices.ContainsFunc(argv[1:], func(arg string) bool { return strings.Contains(arg, "{"+o.Name+"}") })
 		switch {
-		case err != nil || !regexp.MustCompile(`^`+identifier+`$`).MatchString(o.Name) || o.Name == failOn.Name:
+		case err != nil || !regexp.MustCompile(`^`+identifier+`$`).MatchString(o.Name) || o.Name == failOn().Name:
 			errs = append(errs, badArg(o.Name, "is no name for an output: want letters, digits and _"))
 		case raw[o.Name] != nil:
 			errs = append(errs, badArg(o.Name, "names two outputs"))

@@ -276,9 +276,6 @@ func (t *Tool) Judge(a Args, inv Invocation, run Run, staged fs.FS) (Report, []F
 	if r.Verdict == Failed || r.Verdict == Invalid || run.Cut {
 		r.State = nil
 	}
-	if len(r.State) > maxState {
-		faults, r.State = append(faults, Fault{"state", fmt.Errorf("%w: %d bytes, limit %d", ErrNotWhole, len(r.State), maxState)}), nil
-	}
 	return r.bounded(run.Map), faults
 }
 

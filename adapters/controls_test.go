@@ -186,7 +186,7 @@ func TestLogCut(t *testing.T) {
 	r.run.LogTruncated = true
 	tl := tool(t, c.tool)
 	rep, faults := r.call(tl, c.args)
-	if rep.Verdict != Invalid || !slices.ContainsFunc(faults, func(f Fault) bool { return f.Err == ErrLogCut }) {
+	if rep.Verdict != Invalid || !slices.ContainsFunc(faults, func(f Fault) bool { return errors.Is(f, ErrLogCut) }) {
 		t.Errorf("got %+v %v", rep, faults)
 	}
 	tl.LogIsEvidence = false // the control

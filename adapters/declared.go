@@ -210,8 +210,10 @@ func (d *declaration) limits() Limits {
 		}
 		return n
 	}
-	out := Limits{Wall: l.Wall, WallMax: l.WallMax, MemoryBytes: size("memory", l.Memory, 4<<30), Pids: l.Pids,
-		StagingBytes: size("staging", l.Staging, 4<<30), LogBytes: size("log", l.Log, 64<<20)}
+	out := Limits{
+		Wall: l.Wall, WallMax: l.WallMax, MemoryBytes: size("memory", l.Memory, 4<<30), Pids: l.Pids,
+		StagingBytes: size("staging", l.Staging, 4<<30), LogBytes: size("log", l.Log, 64<<20),
+	}
 	if out.Wall == 0 {
 		out.Wall = 10 * time.Minute
 	}

@@ -136,8 +136,8 @@ func compareKeys(t *testing.T, at string, typ reflect.Type, schema any) {
 		}
 		return
 	}
-	for i := range typ.NumField() {
-		f := typ.Field(i)
+	for f := range typ.Fields() {
+		f := f
 		key := strings.ToLower(f.Name)
 		if tag := f.Tag.Get("yaml"); tag != "" {
 			key = tag
@@ -248,24 +248,25 @@ func nasty() []string {
 // python and json, the Tcl that is in yosys for tcl.
 func misquoted(t *testing.T, language string, quoting func(string, string, ParamKind) (string, bool)) (bad []string) {
 	t.Helper()
-	script := map[string]string{
+	var script strings.Builder
+	script.WriteString(map[string]string{
 		"tcl":    "set f [open out w]\nfconfigure $f -encoding [encoding system]\n",
 		"python": "f = open('out', 'w', encoding='utf-8')\n",
 		"json":   "import json\nf = open('out', 'w', encoding='utf-8')\n",
-	}[language]
+	}[language])
 	line := map[string]string{"tcl": "puts $f %\n", "python": "print(%, file=f)\n", "json": "print(json.loads(r'''%'''), file=f)\n"}[language]
 	for _, v := range nasty() {
 		word, ok := quoting(language, v, Text)
 		if !ok {
 			return []string{v}
 		}
-		script += strings.Replace(line, "%", word, 1)
+		script.WriteString(strings.Replace(line, "%", word, 1))
 	}
 	if language == "tcl" {
-		script += "close $f\n"
+		script.WriteString("close $f\n")
 	}
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "run.tcl"), script)
+	write(t, filepath.Join(dir, "run.tcl"), script.String())
 	argv := []string{"python3", "-I", "run.tcl"}
 	if language == "tcl" {
 		argv = []string{"yosys", "-q", "-c", "run.tcl"}

@@ -156,11 +156,15 @@ func (a Args) Links() []string {
 }
 
 // failOn is the parameter that every tool has beside its own.
-var failOn = Param{Name: "fail_on", Kind: Enum, Enum: []string{"none", "error", "warning"}, Default: "none",
-	Doc: "Which findings make the call fail, so that nothing is published: none, error, or warning (any finding). Example: warning."}
+func failOn() Param {
+	return Param{
+		Name: "fail_on", Kind: Enum, Enum: []string{"none", "error", "warning"}, Default: "none",
+		Doc: "Which findings make the call fail, so that nothing is published: none, error, or warning (any finding). Example: warning.",
+	}
+}
 
 // params are the tool's own parameters and the common one.
-func (t *Tool) params() []Param { return append(slices.Clone(t.Params), failOn) }
+func (t *Tool) params() []Param { return append(slices.Clone(t.Params), failOn()) }
 
 // Decode validates the arguments of a call, without those that are the server's own. All mistakes are joined, in the order of
 // the parameters, each an *ArgumentError. Nothing is looked up: paths are checked for syntax only.

@@ -205,8 +205,10 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: %v", row.name, err)
 		}
 	}
-	for _, bad := range []string{`{}`, `{"sources":[],"top":"t","netlist":"t.json"}`, `{"sources":["a.v"],"top":"t-","netlist":"t.json"}`,
-		`{"sources":["a.v"],"top":"t","netlist":"t.json","x":1}`, `{"sources":["a.v"],"top":"t","netlist":"t.json","target":"x"}`} {
+	for _, bad := range []string{
+		`{}`, `{"sources":[],"top":"t","netlist":"t.json"}`, `{"sources":["a.v"],"top":"t-","netlist":"t.json"}`,
+		`{"sources":["a.v"],"top":"t","netlist":"t.json","x":1}`, `{"sources":["a.v"],"top":"t","netlist":"t.json","target":"x"}`,
+	} {
 		var args any
 		if err := json.Unmarshal([]byte(bad), &args); err != nil {
 			t.Fatal(err)

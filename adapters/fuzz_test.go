@@ -116,8 +116,10 @@ func mustJSON(t *testing.T, v any) []byte {
 
 // FuzzValidators: no panic; the answer does not depend on the blocks; what json accepts encoding/json accepts too.
 func FuzzValidators(f *testing.F) {
-	for _, text := range []string{`{"modules":{"top":{}}}`, "module t; endmodule\n", "$enddefinitions $end\n#1\n1!\n", "#! vvp\n:ivl_version \"\";\n:file_names 0;\n",
-		`[1e5,"\u0041",{"a":null}]`, "text é\n", "\x00\x00\x00\x00\x00\x00\x00\x01\x49"} {
+	for _, text := range []string{
+		`{"modules":{"top":{}}}`, "module t; endmodule\n", "$enddefinitions $end\n#1\n1!\n", "#! vvp\n:ivl_version \"\";\n:file_names 0;\n",
+		`[1e5,"\u0041",{"a":null}]`, "text é\n", "\x00\x00\x00\x00\x00\x00\x00\x01\x49",
+	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

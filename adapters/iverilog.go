@@ -41,10 +41,14 @@ func iverilogSimulate() *Tool {
 			topParam(),
 			{Name: "std", Kind: Enum, Enum: []string{"2005", "2005-sv", "2009", "2012"}, Default: "2012", Doc: "Language generation. Example: 2005."},
 			definesParam(),
-			{Name: "plusargs", Kind: Text, List: true, Pattern: identifier + `(=[A-Za-z0-9_./,:+-]*)?`,
-				Doc: `Arguments for $test$plusargs and $value$plusargs, without the plus. Example: ["cycles=100"].`},
-			{Name: "wave_name", Kind: Text, Default: "dump.vcd", Pattern: `[A-Za-z0-9][A-Za-z0-9_.-]*`, MaxLength: 128,
-				Doc: "The name that the design gives to $dumpfile. Example: dump.vcd."},
+			{
+				Name: "plusargs", Kind: Text, List: true, Pattern: identifier + `(=[A-Za-z0-9_./,:+-]*)?`,
+				Doc: `Arguments for $test$plusargs and $value$plusargs, without the plus. Example: ["cycles=100"].`,
+			},
+			{
+				Name: "wave_name", Kind: Text, Default: "dump.vcd", Pattern: `[A-Za-z0-9][A-Za-z0-9_.-]*`, MaxLength: 128,
+				Doc: "The name that the design gives to $dumpfile. Example: dump.vcd.",
+			},
 			{Name: "wave_format", Kind: Enum, Enum: []string{"vcd", "fst"}, Doc: "Format of the waves; left out: what wave's extension says, or vcd. Example: fst."},
 			{Name: "wave", Kind: Output, Format: KindWave, Doc: "Target of the waves, .vcd or .fst. The design must call $dumpfile and $dumpvars. Example: build/tb.vcd."},
 			{Name: "log", Kind: Output, Format: KindFile, AllowEmpty: true, Doc: "Target of what the simulation prints. Example: build/tb.log."},

@@ -95,7 +95,7 @@ func checkFile(staged fs.FS, name string, w want) error {
 	if err != nil {
 		return bare(err)
 	}
-	defer f.Close() // opened for reading
+	defer func() { _ = f.Close() }() // opened for reading
 	w.ext = path.Ext(name)
 	s := &source{r: f, buf: make([]byte, 64<<10)}
 	err = spec.check(s, w)
@@ -309,9 +309,14 @@ func isWord(c byte) bool {
 
 // takeWord appends to word while more says so; what is over 1 KiB is dropped.
 func takeWord(s *source, word []byte, more func(byte) bool) []byte {
-	for c, ok := s.peek(); ok && more(c); c, ok = s.peek() {
-		if s.pos++; len(word) < 1024 {
-			word = append(word, c)
+	for s.fill() {
+		from := s.pos
+		for s.pos < s.n && more(s.buf[s.pos]) {
+			s.pos++
+		}
+		word = append(word, s.buf[from:min(s.pos, from+1024-min(len(word), 1024))]...)
+		if s.pos < s.n {
+			break
 		}
 	}
 	return word

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,8 +27,10 @@ type realRun struct {
 	faults          string // outputs with faults, joined by blanks
 }
 
-const synthArgs = `{"sources":["rtl/bad.v"],"top":"top","netlist":"build/top.json"%s}`
-const simArgs = `{"sources":["tb.v"],"top":"tb"%s}`
+const (
+	synthArgs = `{"sources":["rtl/bad.v"],"top":"top","netlist":"build/top.json"%s}`
+	simArgs   = `{"sources":["tb.v"],"top":"tb"%s}`
+)
 
 func bad(text string) map[string]string { return map[string]string{"rtl/bad.v": text + "\n"} }
 func tb(text string) map[string]string  { return map[string]string{"tb.v": text + "\n"} }
@@ -54,10 +57,14 @@ func realRuns() []realRun {
 		y("fail_on", "module top(input clk, output reg q);\nalways @(posedge clk) q <= undeclared;\nendmodule", `,"fail_on":"warning"`, Failed, "warning rtl/bad.v:2", ""),
 		y("latch", "module top(input e, d, output reg q); always @* if (e) q = d; endmodule", "", OK, "", ""),
 		y("empty", "module top; endmodule", "", Invalid, "", ""),
-		{"iverilog_example", "iverilog_simulate", "examples/counter", nil,
-			`{"sources":["rtl/counter.v","rtl/top.v","tb/tb.v"],"include_dirs":["inc"],"top":"tb","wave":"build/tb.vcd","log":"build/tb.log"}`, OK, "", ""},
-		{"iverilog_example_fails", "iverilog_simulate", "examples/counter", nil,
-			`{"sources":["rtl/counter.v","rtl/top.v","tb/tb_fail.v"],"include_dirs":["inc"],"top":"tb","wave":"build/tb.vcd"}`, Failed, "error tb/tb_fail.v:16", ""},
+		{
+			"iverilog_example", "iverilog_simulate", "examples/counter", nil,
+			`{"sources":["rtl/counter.v","rtl/top.v","tb/tb.v"],"include_dirs":["inc"],"top":"tb","wave":"build/tb.vcd","log":"build/tb.log"}`, OK, "", "",
+		},
+		{
+			"iverilog_example_fails", "iverilog_simulate", "examples/counter", nil,
+			`{"sources":["rtl/counter.v","rtl/top.v","tb/tb_fail.v"],"include_dirs":["inc"],"top":"tb","wave":"build/tb.vcd"}`, Failed, "error tb/tb_fail.v:16", "",
+		},
 		{"iverilog_fst", "iverilog_simulate", "test/corpus/fsm", nil, `{"sources":["fsm.v","tb.v"],"top":"tb","wave":"build/tb.fst"}`, OK, "", ""},
 		{"iverilog_mutant", "iverilog_simulate", "test/corpus/fsm", nil, `{"sources":["fsm_mutant.v","tb.v"],"top":"tb"}`, Failed, "error tb.v:16", ""},
 		{"iverilog_mem", "iverilog_simulate", "test/corpus", nil, `{"sources":["mem/rom.v"],"top":"rom"}`, OK, "", ""},
@@ -94,6 +101,9 @@ func TestRealRuns(t *testing.T) {
 				t.Errorf("got %+v, want %+v\nsummary %s\nlog %s", got, verdictLine{c.verdict, c.first, c.faults}, rep.Summary, r.log())
 			}
 			golden(t, c.name, masked(t, rep))
+			if resolved, err := tool(t, c.tool).Data.Resolve(nil); err != nil || rep.Data != nil && resolved.Validate(rep.Data) != nil {
+				t.Errorf("data %v is not of the tool's schema (%v)", rep.Data, err)
+			}
 			noLeak(t, r, rep, faults)
 		})
 	}
@@ -155,4 +165,46 @@ func (r *rig) log() string {
 		r.t.Fatal(err)
 	}
 	return string(text)
+}
+
+// TestOddTargets: a target may have any name; tools see slots, callers see the target. Another workspace and job give equal bytes.
+func TestOddTargets(t *testing.T) {
+	var plain []byte
+	for i, target := range []string{"top.json", "a b/c.json", `q"u'o;t$e#[1]{x}.json`, "-rf.json", "é☃.json", strings.Repeat("n", 195) + ".json"} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			r := newRig(t, "test/corpus/counter", nil)
+			name, err := json.Marshal(target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rep, faults := r.call(tool(t, "yosys_synth"), fmt.Sprintf(
+				`{"sources":["rtl/counter.v","rtl/top.v"],"include_dirs":["inc"],"top":"top","target":"ice40","netlist":%s}`, name))
+			var state struct{ Netlist struct{ Path string } }
+			if err := json.Unmarshal(rep.State, &state); err != nil || rep.Verdict != OK || faults != nil || state.Netlist.Path != target {
+				t.Fatalf("got %+v %v %v", rep, faults, err)
+			}
+			noLeak(t, r, rep, faults)
+			text, err := os.ReadFile(filepath.Join(r.job, "s0/out.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plain == nil {
+				plain = text
+			}
+			if !bytes.Equal(plain, text) {
+				t.Error("the same design gave other bytes")
+			}
+		})
+	}
+}
+
+// TestSimulationLog: the log output is what the design printed.
+func TestSimulationLog(t *testing.T) {
+	c := row(t, "iverilog_example")
+	r := newRig(t, c.dir, c.files)
+	r.call(tool(t, c.tool), c.args)
+	text, err := os.ReadFile(filepath.Join(r.job, "s1/out.log"))
+	if err != nil || !strings.Contains(string(text), "PASS: led is 25 after 100 clocks\n") {
+		t.Errorf("got %q, %v", text, err)
+	}
 }

@@ -49,7 +49,7 @@ func readSmall(staged fs.FS, name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // opened for reading
+	defer func() { _ = f.Close() }() // opened for reading
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {
 		err = notWhole("larger than %d bytes", limit)
@@ -63,7 +63,7 @@ func (r Run) eachLine(fn func(step int, line []byte)) error {
 	if err != nil {
 		return fmt.Errorf("read log: %w", err)
 	}
-	defer log.Close() // opened for reading
+	defer func() { _ = log.Close() }() // opened for reading
 	return scanLines(log, func(at int64, line []byte) {
 		step := 0
 		for step < len(r.Exits)-1 && at >= r.Exits[step].LogEnd {
@@ -96,7 +96,7 @@ func eachFileLine(staged fs.FS, name string, fn func(line []byte)) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // opened for reading
+	defer func() { _ = f.Close() }() // opened for reading
 	return scanLines(f, func(_ int64, line []byte) { fn(line) })
 }
 
@@ -109,7 +109,7 @@ type findings struct {
 
 func (f *findings) add(d Diagnostic) {
 	if f.counts == nil {
-		f.counts = map[Severity]int{}
+		f.counts = make(map[Severity]int)
 	}
 	f.counts[d.Severity]++
 	d.Message = strings.Clone(d.Message[:min(len(d.Message), maxMessage)])

@@ -26,7 +26,6 @@ type rig struct {
 	inv     Invocation
 	run     Run
 	args    Args
-	steps   int                     // how many steps to run; 0: all
 	argv    func([]string) []string // changes a step's argv: the controls' seam
 	makes   func(Invocation, int, fs.FS) []Fault
 }

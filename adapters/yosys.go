@@ -23,23 +23,31 @@ const (
 
 // Parameters that several programs share.
 func sourcesParam() Param {
-	return Param{Name: "sources", Kind: Input, List: true, Min: 1, Required: true, Ext: []string{".v", ".sv"},
-		Doc: `Verilog sources in the order to read them, relative to the workspace. Example: ["rtl/counter.v", "rtl/top.v"].`}
+	return Param{
+		Name: "sources", Kind: Input, List: true, Min: 1, Required: true, Ext: []string{".v", ".sv"},
+		Doc: `Verilog sources in the order to read them, relative to the workspace. Example: ["rtl/counter.v", "rtl/top.v"].`,
+	}
 }
 
 func includeDirsParam() Param {
-	return Param{Name: "include_dirs", Kind: InputDir, List: true,
-		Doc: `Directories searched for included files, in order. Example: ["inc"].`}
+	return Param{
+		Name: "include_dirs", Kind: InputDir, List: true,
+		Doc: `Directories searched for included files, in order. Example: ["inc"].`,
+	}
 }
 
 func definesParam() Param {
-	return Param{Name: "defines", Kind: Text, List: true, Pattern: define,
-		Doc: `Macros, each NAME or NAME=value. Example: ["WIDTH=8", "SYNTHESIS"].`}
+	return Param{
+		Name: "defines", Kind: Text, List: true, Pattern: define,
+		Doc: `Macros, each NAME or NAME=value. Example: ["WIDTH=8", "SYNTHESIS"].`,
+	}
 }
 
 func topParam() Param {
-	return Param{Name: "top", Kind: Text, Required: true, Pattern: identifier, MaxLength: 128,
-		Doc: "Name of the top module. Example: top."}
+	return Param{
+		Name: "top", Kind: Text, Required: true, Pattern: identifier, MaxLength: 128,
+		Doc: "Name of the top module. Example: top.",
+	}
 }
 
 // synthData is the data of yosys_synth.
@@ -73,8 +81,10 @@ func yosysSynth() *Tool {
 		Data:   dataSchema[synthData](),
 		Params: []Param{
 			sourcesParam(), includeDirsParam(), topParam(),
-			{Name: "target", Kind: Enum, Enum: []string{"generic", "ice40", "ecp5", "xilinx", "gowin", "nexus"}, Default: "generic",
-				Doc: "What to map to: generic gates, or an FPGA family. Example: ice40."},
+			{
+				Name: "target", Kind: Enum, Enum: []string{"generic", "ice40", "ecp5", "xilinx", "gowin", "nexus"}, Default: "generic",
+				Doc: "What to map to: generic gates, or an FPGA family. Example: ice40.",
+			},
 			definesParam(),
 			{Name: "flatten", Kind: Bool, Default: true, Doc: "Dissolve the hierarchy into the top module. Example: false."},
 			{Name: "liberty", Kind: Input, Ext: []string{".lib"}, Doc: "Cell library to map gates and flip-flops to; only with target generic. Example: lib/cells.lib."},
@@ -264,12 +274,13 @@ func netlistState(a Args, staged fs.FS, cells int64) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // opened for reading
+	defer func() { _ = f.Close() }() // opened for reading
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
 		return nil, err
 	}
 	target, _ := a.Output("netlist") // required
 	return json.Marshal(map[string]any{"netlist": map[string]any{
-		"path": target, "sha256": hex.EncodeToString(sum.Sum(nil)), "top": a.Text("top"), "cells": cells}})
+		"path": target, "sha256": hex.EncodeToString(sum.Sum(nil)), "top": a.Text("top"), "cells": cells,
+	}})
 }
