@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -66,6 +67,9 @@ Sessions themselves: session_open name=NAME, session_show [session_id=ID], sessi
 		defer func() { _ = s.Close() }() // the next start heals what is left
 		req := job.Request{
 			Tool: tool, Args: args, Digest: job.Digest(raw), Principal: principal, Script: cfg.AllowScript, Timeout: timeout,
+		}
+		if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			req.Progress = func(p adapters.Progress) { c.PrintErrf("eda-sidecar: %s: %s\n", tool.Name, printable(p.Message)) }
 		}
 		if tool.Mutates(args) || c.Flags().Changed("session") {
 			req.Session = session

@@ -35,7 +35,23 @@ func (c *call) judge() error {
 	case c.report.Verdict == adapters.Invalid:
 		return failf(OutputInvalid, "%s", c.report.Summary)
 	}
+	c.compareInputs()
 	return c.next()
+}
+
+// compareInputs warns of inputs that somebody changed while the tool ran: it may have read either.
+func (c *call) compareInputs() {
+	for _, before := range c.inputs {
+		if before.Dir {
+			continue
+		}
+		after, err := c.files.OpenInput(before.Path, 0)
+		if err != nil || after.SHA256 != before.SHA256 {
+			c.res.Diagnostics = append(c.res.Diagnostics, adapters.Diagnostic{
+				Severity: adapters.Warning, File: before.Path, Message: "this input changed while the tool ran",
+			})
+		}
+	}
 }
 
 // read lets the adapter see the exits, the log and the staged files. Of a run that was cut it takes the diagnostics alone.

@@ -69,6 +69,7 @@ type call struct {
 	res     Result
 	times   Times
 
+	inputs    []txn.Input // as they were before the tool ran
 	admission *txn.Admission
 	row       ledger.Session // as cloned
 	state     session.State  // the next one
@@ -156,6 +157,9 @@ func (c *call) admit() (err error) {
 	if trust := c.req.Tool.TrustOf(c.req.Args); trust == adapters.Script && !c.req.Script {
 		return failf(Denied, "tool %q with these arguments runs code of the caller, which needs the capability \"script\"", c.req.Tool.Name)
 	}
+	if ceiling := c.effective().WallMax; c.req.Timeout > ceiling {
+		return failf(InvalidArgument, "timeout %v is over the ceiling of tool %q, which is %v", c.req.Timeout, c.req.Tool.Name, ceiling)
+	}
 	if c.row, err = c.session(); err != nil {
 		return err
 	}
@@ -176,15 +180,17 @@ func (c *call) admit() (err error) {
 // checkInputs reads every input once: it must be there, beneath the workspace, and readable.
 func (c *call) checkInputs() error {
 	for _, in := range c.req.Args.AllInputs() {
+		var seen txn.Input
 		var err error
 		if in.Dir {
-			_, err = c.files.OpenInputDir(in.Path)
+			seen, err = c.files.OpenInputDir(in.Path)
 		} else {
-			_, err = c.files.OpenInput(in.Path, in.MaxBytes)
+			seen, err = c.files.OpenInput(in.Path, in.MaxBytes)
 		}
 		if err != nil {
-			return fmt.Errorf("argument %q: %w", in.Name, err)
+			return fail(InvalidArgument, fmt.Sprintf("argument %q", in.Name), err)
 		}
+		c.inputs = append(c.inputs, seen)
 	}
 	return nil
 }

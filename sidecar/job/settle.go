@@ -37,7 +37,7 @@ func (c *call) settle(err error) error {
 		c.cell.Finish(outcome.InDoubt)
 		return err
 	case c.stage == unknown:
-		c.record(c.event(audit.Deny, reason(err)))
+		_ = c.ledger.Deny(c.event(audit.Deny, reason(err))) // a ledger that takes none takes no commit either
 		c.cell.Finish(outcome.RolledBack)
 	case err == nil && c.mutates:
 		_, _ = c.ledger.Settled(c.id) // rides; recovery settles what it finds unsettled
@@ -139,7 +139,13 @@ func (c *call) undo() (err error) {
 	if err != nil {
 		return err
 	}
-	return c.await(ticket)
+	if err := c.await(ticket); err != nil {
+		return err
+	}
+	if c.stage != publishing || c.files.Retire(c.journal, txn.FateRolledBack) == nil {
+		_, _ = c.ledger.Retired(c.id) // rides; a start retires what is left
+	}
+	return nil
 }
 
 // undoLater tries an undo again until it succeeds or the process ends: a restart decides too.

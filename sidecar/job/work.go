@@ -246,13 +246,13 @@ func (c *call) proveOne(g Group) error {
 	return nil
 }
 
-// timeout is how long the tool may run: what the caller asks for, below the tool's ceiling.
+// timeout is how long the tool may run: what the caller asks for, which admission held against the ceiling.
 func (c *call) timeout() time.Duration {
 	limits := c.effective()
 	if c.req.Timeout == 0 {
 		return limits.Wall
 	}
-	return min(c.req.Timeout, limits.WallMax)
+	return c.req.Timeout
 }
 
 // effective are the tool's limits under the host's config.
