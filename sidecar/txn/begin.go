@@ -34,15 +34,14 @@ type Txn struct {
 	name    string         // of the directory in jobs/
 	dir     durable.Handle // jobs/<name>
 	log     *os.File
-	outs    []*output           // one an output, from Inspect on
-	made    map[string]*openDir // parents that Exchange created
-	parents map[string]*openDir // by path: every directory that Exchange changed
+	outs    []*output                 // one an output, from Inspect on
+	changed map[string]durable.Handle // by path: every directory that Exchange changed; the Admission closes them
 }
 
 // Begin makes jobs/<job> with s<i>, work, tmp, log and recovery.json. j is the journal as the ledger has it; a nil
 // Admission makes the scratch directory r-<job> of a read. After an error nothing is left.
 func (w *Workspace) Begin(j *Journal, a *Admission, o BeginOptions) (_ *Txn, err error) {
-	t := &Txn{w: w, j: j, a: a, o: o, name: j.Job, made: map[string]*openDir{}, parents: map[string]*openDir{}}
+	t := &Txn{w: w, j: j, a: a, o: o, name: j.Job, changed: map[string]durable.Handle{}}
 	if a == nil {
 		t.name = scratch + j.Job
 	} else if !slices.Equal(a.Outputs(j.Job), j.Outputs) {
@@ -237,15 +236,12 @@ func (t *Txn) Close() error {
 			errs = append(errs, o.h.Close())
 		}
 	}
-	for _, d := range t.made {
-		errs = append(errs, d.h.Close())
-	}
 	if t.log != nil {
 		errs = append(errs, t.log.Close())
 	}
 	if t.dir != nil {
 		errs = append(errs, t.dir.Close())
 	}
-	t.outs, t.log, t.made = nil, nil, nil
+	t.outs, t.log = nil, nil
 	return errors.Join(errs...)
 }

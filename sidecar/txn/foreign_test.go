@@ -81,9 +81,6 @@ func TestForeignEdits(t *testing.T) {
 			if when != "during-the-run" && (name == "create-new" || name == "move-parent") {
 				continue // needs a place that the job has not made yet; the parent case is below
 			}
-			if when == "at-the-exchange" && name == "delete" {
-				continue // the exchange itself fails with ENOENT: TestFaults
-			}
 			t.Run(when+"/"+name, func(t *testing.T) {
 				var l *lab
 				do := func() { edit(t, l.path("build/a.json")) }

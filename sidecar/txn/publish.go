@@ -120,7 +120,7 @@ func (t *Txn) exchange(i int) error {
 		return &Error{Op: "publish", Path: o.Target, Why: why, Fix: "look at it, then run the job again", Err: because(ErrConflict, cause)}
 	}
 	parent, err := t.parent(i)
-	if displaced(err) || errors.Is(err, errExists) {
+	if displaced(err) || errors.Is(err, errMoved) {
 		return conflict("its directory changed while the job ran", err)
 	}
 	if err != nil {
@@ -163,17 +163,17 @@ func (t *Txn) exchange(i int) error {
 	return nil
 }
 
-// errExists says that a parent to be made is already there.
-var errExists = errors.New("directory was made by somebody else")
+// errMoved says that a parent is another directory than at admission, or that one to be made is there.
+var errMoved = errors.New("directory was moved, replaced or made by somebody else")
 
 // parent returns the target's parent: the one that admission opened, if a fresh lookup still leads to it, or one that is
 // made now. Every directory that changes is remembered for the barrier.
 func (t *Txn) parent(i int) (*openDir, error) {
 	tg := &t.a.targets[i]
 	above, _ := tg.path.split()
-	exists := above[:len(above)-len(tg.missing)]
+	there := above[:len(above)-len(tg.missing)]
 	if !t.w.controls.noFreshParent {
-		h, err := t.w.openPath("txn.publish.lookup", t.w.root, exists)
+		h, err := t.w.openPath("txn.publish.lookup", t.w.root, there)
 		if err != nil {
 			return nil, err
 		}
@@ -182,41 +182,27 @@ func (t *Txn) parent(i int) (*openDir, error) {
 			return nil, err
 		}
 		if dirID(st) != dirID(tg.dir.st) {
-			return nil, fmt.Errorf("directory %q: %w", exists, errExists)
+			return nil, fmt.Errorf("directory %q: %w", there, errMoved)
 		}
 	}
 	d := tg.dir
-	t.parents[exists.String()] = d
+	t.changed[there.String()] = d.h
 	for _, p := range tg.missing {
-		next, err := t.make(d, jobPath(p))
-		if err != nil {
-			return nil, err
+		if t.a.dirs[p] == nil { // once a job
+			at := durable.Name{Dir: d.h, Name: jobPath(p)[len(jobPath(p))-1]}
+			if err := t.w.mkdir(at, 0o777&^t.w.o.Umask, t.w.o.ToolUID, t.w.o.ToolGID); err != nil {
+				if exists(err) {
+					err = errors.Join(errMoved, err)
+				}
+				return nil, err
+			}
+			if _, err := t.a.open(d, jobPath(p)); err != nil {
+				return nil, err
+			}
 		}
-		d = next
-		t.parents[p] = d
+		d = t.a.dirs[p]
+		t.changed[p] = d.h
 	}
-	return d, nil
-}
-
-// make makes one missing parent, once a job.
-func (t *Txn) make(above *openDir, p path) (*openDir, error) {
-	if d := t.made[p.String()]; d != nil {
-		return d, nil
-	}
-	at := durable.Name{Dir: above.h, Name: p[len(p)-1]}
-	err := t.w.mkdir(at, 0o777&^t.w.o.Umask, t.w.o.ToolUID, t.w.o.ToolGID)
-	if exists(err) {
-		return nil, errors.Join(errExists, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	h, err := t.w.fs.OpenDir("txn.publish.parent", at)
-	if err != nil {
-		return nil, err
-	}
-	d := &openDir{h: h}
-	t.made[p.String()] = d
 	return d, nil
 }
 
@@ -224,8 +210,8 @@ func (t *Txn) make(above *openDir, p path) (*openDir, error) {
 // A failed sync is final: undo.
 func (t *Txn) SyncTargets() error {
 	ops := []func() error{t.sync("txn.b2.job", t.dir)}
-	for _, p := range sortedKeys(t.parents) {
-		ops = append(ops, t.sync("txn.b2.parent", t.parents[p].h))
+	for _, p := range sortedKeys(t.changed) {
+		ops = append(ops, t.sync("txn.b2.parent", t.changed[p]))
 	}
 	if err := t.w.fs.Barrier("txn.b2", ops...); err != nil {
 		return op("sync targets", t.name, err)

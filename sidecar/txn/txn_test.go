@@ -401,8 +401,10 @@ func TestSyncCount(t *testing.T) {
 			// Order: no target changes before the last sync of B1, no sync of a parent before the last exchange.
 			stage := 0
 			for _, op := range c.Trace() {
-				now := map[durable.Site]int{"txn.seal.move": 1, "txn.b1.output": 2, "txn.b1.job": 2, "txn.b1.jobs": 2, "txn.b1.member": 2,
-					"txn.publish.exchange": 3, "txn.publish.noreplace": 3, "txn.b2.job": 4, "txn.b2.parent": 4}[op.Site]
+				now := map[durable.Site]int{
+					"txn.seal.move": 1, "txn.b1.output": 2, "txn.b1.job": 2, "txn.b1.jobs": 2, "txn.b1.member": 2,
+					"txn.publish.exchange": 3, "txn.publish.noreplace": 3, "txn.b2.job": 4, "txn.b2.parent": 4,
+				}[op.Site]
 				if now != 0 && now < stage {
 					t.Errorf("operation %d, %s at %s, comes after stage %d", op.N, op.Method, op.Site, stage)
 				}

@@ -60,76 +60,100 @@ func get[T any](f *Hooked, method string, site durable.Site, name string, do fun
 func (f *Hooked) OpenRoot(s durable.Site, path string) (durable.Handle, error) {
 	return get(f, "OpenRoot", s, path, func() (durable.Handle, error) { return f.fs.OpenRoot(s, path) })
 }
+
 func (f *Hooked) OpenDir(s durable.Site, at durable.Name) (durable.Handle, error) {
 	return get(f, "OpenDir", s, at.Name, func() (durable.Handle, error) { return f.fs.OpenDir(s, at) })
 }
+
 func (f *Hooked) OpenFile(s durable.Site, at durable.Name) (durable.Handle, error) {
 	return get(f, "OpenFile", s, at.Name, func() (durable.Handle, error) { return f.fs.OpenFile(s, at) })
 }
+
 func (f *Hooked) Create(s durable.Site, at durable.Name, mode uint32) (durable.Handle, error) {
 	return get(f, "Create", s, at.Name, func() (durable.Handle, error) { return f.fs.Create(s, at, mode) })
 }
+
 func (f *Hooked) Lock(s durable.Site, at durable.Name) (durable.Handle, error) {
 	return get(f, "Lock", s, at.Name, func() (durable.Handle, error) { return f.fs.Lock(s, at) })
 }
+
 func (f *Hooked) Mkdir(s durable.Site, at durable.Name, mode uint32) error {
 	return f.run("Mkdir", s, at.Name, func() error { return f.fs.Mkdir(s, at, mode) })
 }
+
 func (f *Hooked) Symlink(s durable.Site, at durable.Name, target string) error {
 	return f.run("Symlink", s, at.Name, func() error { return f.fs.Symlink(s, at, target) })
 }
+
 func (f *Hooked) Readlink(s durable.Site, at durable.Name) (string, error) {
 	return get(f, "Readlink", s, at.Name, func() (string, error) { return f.fs.Readlink(s, at) })
 }
+
 func (f *Hooked) Stat(s durable.Site, at durable.Name) (durable.Stat, error) {
 	return get(f, "Stat", s, at.Name, func() (durable.Stat, error) { return f.fs.Stat(s, at) })
 }
+
 func (f *Hooked) List(s durable.Site, dir durable.Handle, limit int) ([]string, error) {
 	return get(f, "List", s, "", func() ([]string, error) { return f.fs.List(s, dir, limit) })
 }
+
 func (f *Hooked) Exchange(s durable.Site, a, b durable.Name) error {
 	return f.run("Exchange", s, b.Name, func() error { return f.fs.Exchange(s, a, b) })
 }
+
 func (f *Hooked) Move(s durable.Site, from, to durable.Name) error {
 	return f.run("Move", s, to.Name, func() error { return f.fs.Move(s, from, to) })
 }
+
 func (f *Hooked) Replace(s durable.Site, from, to durable.Name) error {
 	return f.run("Replace", s, to.Name, func() error { return f.fs.Replace(s, from, to) })
 }
+
 func (f *Hooked) Unlink(s durable.Site, at durable.Name) error {
 	return f.run("Unlink", s, at.Name, func() error { return f.fs.Unlink(s, at) })
 }
+
 func (f *Hooked) Rmdir(s durable.Site, at durable.Name) error {
 	return f.run("Rmdir", s, at.Name, func() error { return f.fs.Rmdir(s, at) })
 }
+
 func (f *Hooked) Chmod(s durable.Site, at durable.Name, mode uint32) error {
 	return f.run("Chmod", s, at.Name, func() error { return f.fs.Chmod(s, at, mode) })
 }
+
 func (f *Hooked) Chown(s durable.Site, at durable.Name, uid, gid int) error {
 	return f.run("Chown", s, at.Name, func() error { return f.fs.Chown(s, at, uid, gid) })
 }
+
 func (f *Hooked) Xattr(s durable.Site, h durable.Handle, attr string) ([]byte, error) {
 	return get(f, "Xattr", s, attr, func() ([]byte, error) { return f.fs.Xattr(s, h, attr) })
 }
+
 func (f *Hooked) SetXattr(s durable.Site, h durable.Handle, attr string, value []byte) error {
 	return f.run("SetXattr", s, attr, func() error { return f.fs.SetXattr(s, h, attr, value) })
 }
+
 func (f *Hooked) Lease(s durable.Site, h durable.Handle) error {
 	return f.run("Lease", s, "", func() error { return f.fs.Lease(s, h) })
 }
+
 func (f *Hooked) ReadAt(s durable.Site, h durable.Handle, p []byte, off int64) (n int, err error) {
 	err = f.run("ReadAt", s, "", func() error { n, err = f.fs.ReadAt(s, h, p, off); return err })
 	return n, err
 }
+
 func (f *Hooked) WriteAt(s durable.Site, h durable.Handle, p []byte, off int64) error {
 	return f.run("WriteAt", s, "", func() error { return f.fs.WriteAt(s, h, p, off) })
 }
+
 func (f *Hooked) Writeback(s durable.Site, h durable.Handle) error {
 	return f.run("Writeback", s, "", func() error { return f.fs.Writeback(s, h) })
 }
+
 func (f *Hooked) Sync(s durable.Site, h durable.Handle) error {
 	return f.run("Sync", s, "", func() error { return f.fs.Sync(s, h) })
 }
+
 func (f *Hooked) Statfs(s durable.Site, dir durable.Handle) (durable.Volume, error) {
 	return get(f, "Statfs", s, "", func() (durable.Volume, error) { return f.fs.Statfs(s, dir) })
 }
