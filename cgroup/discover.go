@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/containerd/cgroups/v3"
 	"golang.org/x/sys/unix"
 )
 
@@ -136,20 +135,6 @@ func writableFix(base string) string {
 		return "give the pod writable cgroups (containerd 2.1 cgroup_writable, or the chart's agent mode)"
 	}
 	return "systemd-run --user --scope -p Delegate=yes eda-sidecar ..."
-}
-
-// hostMode is what the library sees at the usual mount point; for people only, Site.Mode decides.
-func hostMode() string {
-	switch cgroups.Mode() {
-	case cgroups.Unified:
-		return "unified"
-	case cgroups.Hybrid:
-		return "hybrid"
-	case cgroups.Legacy:
-		return "legacy"
-	case cgroups.Unavailable:
-	}
-	return "unavailable"
 }
 
 // cgroupMounts returns the cgroup2 mounts, and the v1 mounts that have the freezer (or, without one, any).

@@ -104,20 +104,13 @@ func (p *Parent) checks(ctx context.Context, reasons []Reason) (all []Check) {
 }
 
 // lacks says what a Landlock ABI does not cover.
-func lacks(abi int) string {
-	var missing []string
-	for _, r := range []struct {
-		abi  int
-		what string
-	}{{4, "TCP bind and connect"}, {5, "device ioctls"}, {6, "abstract sockets and signals"}, {9, "pathname sockets"}} {
-		if abi < r.abi {
-			missing = append(missing, r.what)
+func lacks(abi int) (text string) {
+	for since, what := range [...]string{4: "TCP", 5: "device ioctls", 6: "abstract sockets and signals", 9: "pathname sockets"} {
+		if abi < since && what != "" {
+			text += ", does not cover " + what
 		}
 	}
-	if len(missing) == 0 {
-		return ""
-	}
-	return ", does not cover " + strings.Join(missing, ", ")
+	return text
 }
 
 // reachableSockets lists sockets of services that start processes for whoever may write to them.

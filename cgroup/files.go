@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,10 +82,14 @@ func existsAt(dir int, name string) bool {
 	return unix.Faccessat(dir, name, unix.F_OK, 0) == nil
 }
 
+// inode returns the identity of an open file; it is safe beside a close.
 func inode(f *os.File) (dev, ino uint64, err error) {
-	var st unix.Stat_t
-	err = unix.Fstat(fd(f), &st)
-	return st.Dev, st.Ino, err
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return st.Dev, st.Ino, nil
 }
 
 // subdirs lists the child groups of dir.

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,12 +41,10 @@ const (
 // handledFS returns all file rights that an ABI knows.
 func handledFS(abi int) uint64 {
 	all := uint64(unix.LANDLOCK_ACCESS_FS_MAKE_SYM)<<1 - 1 // ABI 1: EXECUTE to MAKE_SYM
-	for _, r := range []struct {
-		abi   int
-		right uint64
-	}{{2, unix.LANDLOCK_ACCESS_FS_REFER}, {3, unix.LANDLOCK_ACCESS_FS_TRUNCATE}, {5, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV}, {9, unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX}} {
-		if abi >= r.abi {
-			all |= r.right
+	for since, right := range [...]uint64{2: unix.LANDLOCK_ACCESS_FS_REFER, 3: unix.LANDLOCK_ACCESS_FS_TRUNCATE,
+		5: unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, 9: unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX} {
+		if abi >= since {
+			all |= right
 		}
 	}
 	return all
@@ -57,10 +56,10 @@ func landlockABI(limit int) int {
 	if errno != 0 {
 		return 0
 	}
-	if limit > 0 {
-		return min(int(abi), limit)
+	if limit == 0 {
+		return int(abi)
 	}
-	return int(abi)
+	return min(int(abi), limit)
 }
 
 // ruleset builds the Landlock ruleset of one tool: handled is all that the ABI knows, and what no rule grants is denied.
@@ -74,97 +73,74 @@ func (p *Parent) ruleset(c Command) (*os.File, error) {
 	if abi >= 6 {
 		attr.Scoped = (unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL) &^ off.scopes
 	}
-	size := unsafe.Sizeof(attr) // a larger size than the kernel's is fine as long as what it does not know is 0
-	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
+	// A larger structure than the kernel's is fine as long as what it does not know is 0.
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return nil, fmt.Errorf("create ruleset: %w", errno)
 	}
-	rules := &rules{fd: int(n), handled: attr.Handled_access_fs}
-	if err := rules.addAll(c); err != nil {
-		_ = unix.Close(rules.fd) // holds nothing of worth
+	ruleset := os.NewFile(n, "landlock")
+	r := &rules{fd: int(n), handled: attr.Handled_access_fs}
+	if err := r.addAll(c); err != nil {
+		closeFile(ruleset)
 		return nil, err
 	}
-	return os.NewFile(n, "landlock"), nil
+	return ruleset, nil
 }
 
+// rules is a ruleset that is being filled.
 type rules struct {
 	fd      int
 	handled uint64
-	hidden  []string // resolved
+	hidden  []string // without links
 }
 
+// addAll adds the rules of the table in the design: job, workspace, system, devices.
 func (r *rules) addAll(c Command) error {
 	s := c.Sandbox
-	for _, h := range s.Hidden {
-		r.hide(h)
+	for _, h := range append([]string{filepath.Join(s.Workspace, stateName)}, s.Hidden...) {
+		if real, err := filepath.EvalSymlinks(h); err == nil { // what does not exist needs no hiding
+			r.hidden = append(r.hidden, real)
+		}
 	}
-	if s.Workspace != "" {
-		r.hide(filepath.Join(s.Workspace, stateName))
+	readable := append([]string{"/usr", "/bin", "/sbin", "/opt", "/nix"}, s.Readable...)
+	libs, err := filepath.Glob("/lib*")
+	if !slices.ContainsFunc(s.Job, func(d string) bool { return within(c.Path, d) }) { // what a job built itself is granted
+		readable = append(readable, c.Path)
+	}
+	for _, p := range append(readable, libs...) {
+		err = errors.Join(err, r.grant(p, accessExec))
+	}
+	// A rule on /proc/self would bind to the directory of this process.
+	for _, p := range []string{"/etc", "/proc", "/sys", "/dev/random", "/dev/urandom"} {
+		err = errors.Join(err, r.grant(p, accessRead))
+	}
+	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full"} {
+		err = errors.Join(err, r.grant(p, accessDevice))
 	}
 	for _, d := range s.Job { // below what is hidden, and granted all the same
-		if err := r.add(d, r.handled&^accessNoChild, false); err != nil {
-			return err
-		}
+		err = errors.Join(err, r.add(d, r.handled&^accessNoChild, 0))
 	}
-	type grant struct {
-		path   string
-		access uint64
-	}
-	all := []grant{
-		{"/usr", accessExec}, {"/bin", accessExec}, {"/sbin", accessExec}, {"/opt", accessExec}, {"/nix", accessExec},
-		// A rule on /proc/self would bind to the directory of this process.
-		{"/etc", accessRead}, {"/proc", accessRead}, {"/sys", accessRead},
-		{"/dev/null", accessDevice}, {"/dev/zero", accessDevice}, {"/dev/full", accessDevice},
-		{"/dev/random", accessRead}, {"/dev/urandom", accessRead}}
-	libs, err := filepath.Glob("/lib*")
-	if err != nil {
-		return err
-	}
-	for _, p := range append(libs, s.Readable...) {
-		all = append(all, grant{p, accessExec})
-	}
-	if !slices.ContainsFunc(s.Job, func(d string) bool { return within(c.Path, d) }) { // what a job built itself is granted
-		all = append(all, grant{c.Path, accessExec})
-	}
-	for _, g := range all {
-		if err := r.grant(g.path, g.access); err != nil {
-			return err
-		}
-	}
-	if s.Workspace == "" {
-		return nil
-	}
-	if err := r.add(s.Workspace, unix.LANDLOCK_ACCESS_FS_READ_DIR, true); err != nil {
+	if err != nil || s.Workspace == "" {
 		return err
 	}
 	entries, err := os.ReadDir(s.Workspace)
-	if err != nil {
-		return fmt.Errorf("list workspace: %w", err)
-	}
+	err = errors.Join(err, r.add(s.Workspace, unix.LANDLOCK_ACCESS_FS_READ_DIR, 0))
 	for _, e := range entries { // links are left out: they would open what they point to
 		if e.Name() != stateName && (e.IsDir() || e.Type().IsRegular()) {
-			if err := r.add(filepath.Join(s.Workspace, e.Name()), accessExec, true); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
+			if addErr := r.add(filepath.Join(s.Workspace, e.Name()), accessExec, unix.O_NOFOLLOW); !errors.Is(addErr, fs.ErrNotExist) {
+				err = errors.Join(err, addErr)
 			}
 		}
 	}
-	return nil
-}
-
-func (r *rules) hide(path string) {
-	if real, err := filepath.EvalSymlinks(path); err == nil { // what does not exist needs no hiding
-		r.hidden = append(r.hidden, real)
-	}
+	return err
 }
 
 // grant adds a rule for a path outside of the job; a missing one is skipped. One that would open a hidden directory,
 // or the cgroup file system beyond the read that /sys gives, is ErrSandbox.
 func (r *rules) grant(path string, access uint64) error {
 	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	} else if err != nil {
-		return fmt.Errorf("grant %q: %w", path, err)
 	}
 	for _, h := range r.hidden {
 		if within(h, real) || within(real, h) {
@@ -172,13 +148,13 @@ func (r *rules) grant(path string, access uint64) error {
 		}
 	}
 	var st unix.Statfs_t
-	if err := unix.Statfs(real, &st); err != nil {
+	if err := errors.Join(err, unix.Statfs(real, &st)); err != nil {
 		return fmt.Errorf("grant %q: %w", path, err)
 	}
 	if st.Type == unix.CGROUP2_SUPER_MAGIC || st.Type == unix.CGROUP_SUPER_MAGIC {
 		return fmt.Errorf("grant %q: it is a cgroup file system: %w", path, ErrSandbox)
 	}
-	return r.add(real, access, true)
+	return r.add(real, access, unix.O_NOFOLLOW)
 }
 
 // within reports whether p is dir or below it; both are clean and absolute.
@@ -188,29 +164,25 @@ func within(p, dir string) bool {
 }
 
 // add adds one rule. Rights of directories are masked for other files.
-func (r *rules) add(path string, access uint64, nofollow bool) error {
-	flags := unix.O_PATH | unix.O_CLOEXEC
-	if nofollow {
-		flags |= unix.O_NOFOLLOW
-	}
-	fd, err := retry(func() (int, error) { return unix.Open(path, flags, 0) })
+func (r *rules) add(path string, access uint64, nofollow int) error {
+	f, err := openAt(unix.AT_FDCWD, path, unix.O_PATH|nofollow)
 	if err != nil {
-		return fmt.Errorf("grant %q: %w", path, err)
+		return fmt.Errorf("grant: %w", err)
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("grant %q: %w", path, err)
+	defer closeFile(f)
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("grant: %w", err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if !info.IsDir() {
 		access &= accessFile
 	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: access & r.handled, Parent_fd: int32(fd)}
-	if rule.Allowed_access == 0 || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: access & r.handled, Parent_fd: int32(f.Fd())}
+	if rule.Allowed_access == 0 || info.Mode()&fs.ModeSymlink != 0 {
 		return nil // an empty rule is ENOMSG; a link that took the entry's place is not followed
 	}
 	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
-		return fmt.Errorf("grant %q: add rule: %w", path, errno)
+		return fmt.Errorf("grant %q: %w", path, errno)
 	}
 	return nil
 }

@@ -40,7 +40,6 @@ var limitFiles = []string{"memory.max", "memory.swap.max", "memory.oom.group", "
 func TestLimitsAreWrittenAndReadBack(t *testing.T) {
 	g, dir := fakeGroup(t, limitFiles...)
 	l := allLimits()
-	l.Resources.Memory.Limit, l.Resources.Memory.Swap = ptr(int64(1<<30)), ptr(int64(1<<30))
 	ok(t, g.limit(l))
 	for file, want := range map[string]string{"memory.max": "1073741824", "memory.swap.max": "0", "memory.oom.group": "1", "cpu.max": "150000 100000", "pids.max": "300", "io.max": "8:0 rbps=1048576"} {
 		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(got) != want {
@@ -59,7 +58,6 @@ func TestDroppedLimitIsAnError(t *testing.T) {
 		ok(t, os.Remove(filepath.Join(dir, file)))
 		ok(t, os.Symlink("/dev/null", filepath.Join(dir, file))) // takes the write and forgets it
 		l := allLimits()
-		l.Resources.Memory.Limit, l.Resources.Memory.Swap = ptr(int64(1<<30)), ptr(int64(1<<30))
 		if err := g.limit(l); !errors.Is(err, ErrLimits) {
 			t.Errorf("%s dropped: %v", file, err)
 		}
@@ -73,12 +71,12 @@ func TestDroppedLimitIsAnError(t *testing.T) {
 func TestMissingControllers(t *testing.T) {
 	g, _ := fakeGroup(t, "memory.max", "memory.oom.group", "pids.max")
 	l := allLimits()
-	l.Resources.Memory.Limit, l.Resources.Memory.Swap = ptr(int64(1<<30)), ptr(int64(1<<30))
 	ok(t, g.limit(l))
 	if want := []string{"memory.swap.max", "cpu.weight", "cpu.max", "io.max"}; !slices.Equal(g.unlimited, want) {
 		t.Errorf("unlimited %v, want %v", g.unlimited, want)
 	}
 	g.p.o.LimitsRequired = true
+	g.unlimited = nil
 	if err := g.limit(l); !errors.Is(err, ErrLimits) {
 		t.Errorf("required: %v", err)
 	}
@@ -97,7 +95,7 @@ func TestRoundingOfTheKernel(t *testing.T) {
 		{"8:0 rbps=1\n", setting{"io.max", "8:16 rbps=1"}, false},
 		{"8:0 rbps=11\n", setting{"io.max", "8:0 rbps=1"}, false},
 	} {
-		if got := holds(c.text, c.s); got != c.want {
+		if got := c.s.holds(c.text); got != c.want {
 			t.Errorf("%q holds %v: %v", c.text, c.s, got)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/cgroups/v3"
 	"golang.org/x/sys/unix"
 )
 
@@ -122,60 +123,37 @@ func newParent(ctx context.Context, o Options) *Parent {
 
 // open runs the steps of Open and returns what stands in the way. What it learned is in p.caps also then.
 func (p *Parent) open(ctx context.Context) (reasons []Reason) {
-	fail := func(check, what, where, fix string) {
-		reasons = append(reasons, Reason{check, what, where, fix})
+	p.caps.HostMode = map[cgroups.CGMode]string{cgroups.Unavailable: "unavailable", cgroups.Legacy: "legacy", cgroups.Hybrid: "hybrid", cgroups.Unified: "unified"}[cgroups.Mode()]
+	p.caps.UID, p.caps.Bounding = unix.Geteuid(), canDropBounding()
+	p.caps.LandlockABI = landlockABI(p.o.off.abi)
+	if p.caps.LandlockABI < minABI {
+		reasons = append(reasons, Reason{"landlock", fmt.Sprintf("Landlock ABI is %d, %d is needed", p.caps.LandlockABI, minABI), "",
+			"use Linux 6.2 or later with landlock in the lsm= boot parameter, and a seccomp profile that permits it"})
 	}
-	p.caps.HostMode, p.caps.UID = hostMode(), unix.Geteuid()
-	if abi := landlockABI(p.o.off.abi); abi < minABI {
-		fail("landlock", fmt.Sprintf("Landlock ABI is %d, %d is needed", abi, minABI), "landlock_create_ruleset(2)",
-			"use Linux 6.2 or later with landlock in the lsm= boot parameter, and a seccomp profile that permits it")
-	} else {
-		p.caps.LandlockABI = abi
+	var err error
+	var refused *UnavailableError
+	if p.site, err = Discover(p.o); errors.As(err, &refused) {
+		return append(reasons, refused.Reasons...)
 	}
-	p.caps.Bounding = canDropBounding()
-	site, err := Discover(p.o)
-	var unavailable *UnavailableError
-	if errors.As(err, &unavailable) {
-		return append(reasons, unavailable.Reasons...)
-	}
-	p.site, p.caps.Site = site, site
-	if err := p.identify(); err != nil {
-		fail("identity", err.Error(), "", "mount /proc, /dev and the workspace")
-		return reasons
-	}
-	base, err := openDir(fd(p.mount), relative(site.Base))
-	if err != nil {
-		fail("writable", err.Error(), site.Base, writableFix(site.Base))
-		return reasons
-	}
-	defer closeFile(base)
-	p.enable(ctx, fd(base))
-	if err := p.makeMiddle(fd(base)); err != nil {
-		fail("writable", err.Error(), p.caps.Dir, writableFix(site.Base))
-		return reasons
-	}
-	if !existsAt(fd(p.middle), "cgroup.kill") {
-		fail("cgroup.kill", "the kernel has no cgroup.kill", p.caps.Dir, "use Linux 5.14 or later")
-	}
-	if p.o.LimitsRequired && len(p.caps.Missing) > 0 {
-		fail("controllers", "limits are required, but controllers are missing: "+strings.Join(p.caps.Missing, " ")+" "+p.caps.MissingWhy,
-			p.caps.Dir, "delegate the controllers to this group, or set limits: best-effort")
-	}
-	if p.own, err = p.ownInodes(); err != nil {
-		fail("cgroup2", err.Error(), "/proc/self/cgroup", "mount the cgroup2 file system of this cgroup namespace")
-	}
-	if len(reasons) > 0 {
-		return reasons
-	}
-	if !p.o.NoReaper {
-		if err := p.startReaper(); err != nil {
-			fail("subreaper", err.Error(), "prctl(2)", "permit PR_SET_CHILD_SUBREAPER")
-			return reasons
+	p.caps.Site = p.site
+	for _, step := range []struct {
+		check, fix string
+		run        func(context.Context) error
+	}{
+		{"identity", "mount /proc, /dev and the workspace", p.identify},
+		{"writable", writableFix(p.site.Base), p.makeMiddle},
+		{"cgroup.kill", "use Linux 5.14 or later", func(context.Context) error { return unix.Faccessat(fd(p.middle), "cgroup.kill", unix.W_OK, 0) }},
+		{"controllers", "delegate the controllers to this group, or set limits: best-effort", p.enoughControllers},
+		{"cgroup2", "mount the cgroup2 file system of this cgroup namespace", p.findOwn},
+		{"subreaper", "permit PR_SET_CHILD_SUBREAPER", p.startReaper},
+		{"self-test", "a seccomp or security profile refuses clone3, cgroup.procs or landlock: permit them", p.selfTest},
+	} {
+		if step.check == "self-test" && len(reasons) > 0 {
+			return reasons // no tool runs without Landlock, not even the probe
 		}
-		p.caps.Subreaper = true
-	}
-	if r := p.selfTest(ctx); r != nil {
-		reasons = append(reasons, *r)
+		if err := step.run(ctx); err != nil {
+			return append(reasons, Reason{step.check, err.Error(), p.caps.Dir, step.fix})
+		}
 	}
 	return reasons
 }
@@ -183,7 +161,7 @@ func (p *Parent) open(ctx context.Context) (reasons []Reason) {
 func relative(p string) string { return "." + path.Clean("/"+p) }
 
 // identify learns what a Ref of this boot, namespace and mount looks like.
-func (p *Parent) identify() (err error) {
+func (p *Parent) identify(context.Context) (err error) {
 	if p.node = p.o.Node; p.node == "" {
 		if p.node, err = os.Hostname(); err != nil {
 			return err
@@ -195,13 +173,10 @@ func (p *Parent) identify() (err error) {
 	}
 	p.bootID = strings.TrimSpace(string(boot))
 	var ns, ws unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/cgroup", &ns); err != nil {
-		return fmt.Errorf("stat /proc/self/ns/cgroup: %w", err)
+	if err := errors.Join(unix.Stat("/proc/self/ns/cgroup", &ns), unix.Stat(p.o.Workspace, &ws)); err != nil {
+		return fmt.Errorf("stat cgroup namespace and workspace %q: %w", p.o.Workspace, err)
 	}
 	p.ns = strconv.FormatUint(ns.Ino, 10)
-	if err := unix.Stat(p.o.Workspace, &ws); err != nil {
-		return fmt.Errorf("stat workspace %q: %w", p.o.Workspace, err)
-	}
 	id := sha256.Sum256(fmt.Appendf(nil, "%d:%d", ws.Dev, ws.Ino))
 	p.caps.Dir = path.Join(p.site.Mount, p.site.Base, fmt.Sprintf("%s%x", middlePrefix, id[:6]))
 	if p.null, err = os.Open(os.DevNull); err != nil {
@@ -214,13 +189,20 @@ func (p *Parent) identify() (err error) {
 	return err
 }
 
-// makeMiddle makes and opens the directory that holds our groups, and enables the controllers for them.
-func (p *Parent) makeMiddle(base int) (err error) {
-	name := path.Base(p.caps.Dir)
-	if err := unix.Mkdirat(base, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) { // ours by the owner lock
+// makeMiddle makes and opens the directory that holds our groups, with the controllers enabled for them. By the owner lock
+// it is ours alone, so one that exists is ours, too.
+func (p *Parent) makeMiddle(ctx context.Context) error {
+	base, err := openDir(fd(p.mount), relative(p.site.Base))
+	if err != nil {
 		return err
 	}
-	if p.middle, err = openDir(base, name); err != nil {
+	defer closeFile(base)
+	p.enable(ctx, fd(base))
+	name := path.Base(p.caps.Dir)
+	if err := unix.Mkdirat(fd(base), name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if p.middle, err = openDir(fd(base), name); err != nil {
 		return err
 	}
 	if _, p.middleIno, err = inode(p.middle); err != nil {
@@ -232,9 +214,6 @@ func (p *Parent) makeMiddle(base int) (err error) {
 		}
 	}
 	text, err := readAt(fd(p.middle), "cgroup.subtree_control")
-	if err != nil {
-		return err
-	}
 	p.caps.Controllers = nil
 	for _, c := range p.wanted() {
 		if slices.Contains(strings.Fields(text), c) {
@@ -242,6 +221,13 @@ func (p *Parent) makeMiddle(base int) (err error) {
 		} else {
 			p.caps.Missing = append(p.caps.Missing, c)
 		}
+	}
+	return err
+}
+
+func (p *Parent) enoughControllers(context.Context) error {
+	if p.o.LimitsRequired && len(p.caps.Missing) > 0 {
+		return fmt.Errorf("limits are required, but controllers are missing: %v %s", p.caps.Missing, p.caps.MissingWhy)
 	}
 	return nil
 }
@@ -255,40 +241,32 @@ func (p *Parent) wanted() []string {
 
 // enable turns the wanted controllers on in base, as far as they are available and the place is ours.
 func (p *Parent) enable(ctx context.Context, base int) {
-	read := func(name string) []string {
-		text, err := readAt(base, name)
-		if err != nil {
-			p.caps.MissingWhy = err.Error()
-		}
-		return strings.Fields(text)
-	}
-	available, enabled := read("cgroup.controllers"), read("cgroup.subtree_control")
-	var todo []string
+	available, err1 := readAt(base, "cgroup.controllers")
+	enabled, err2 := readAt(base, "cgroup.subtree_control")
+	err := errors.Join(err1, err2)
+	moved := false
 	for _, c := range p.wanted() {
-		switch {
-		case slices.Contains(enabled, c):
+		if slices.Contains(strings.Fields(enabled), c) {
 			p.caps.Controllers = append(p.caps.Controllers, c)
-		case slices.Contains(available, c):
-			todo = append(todo, c)
-		}
-	}
-	if len(todo) == 0 {
-		return
-	}
-	if p.site.Kind == KindRoot {
-		p.caps.MissingWhy = "the root group belongs to the host"
-		return
-	}
-	if err := p.evacuate(ctx, base); err != nil {
-		p.caps.MissingWhy = err.Error()
-		return
-	}
-	for _, c := range todo { // each alone, so that one refusal does not cost the others
-		if err := writeAt(base, "cgroup.subtree_control", "+"+c); err != nil {
-			p.caps.MissingWhy = err.Error()
+			continue
+		} else if err != nil || !slices.Contains(strings.Fields(available), c) {
 			continue
 		}
-		p.caps.Controllers = append(p.caps.Controllers, c)
+		if p.site.Kind == KindRoot {
+			err = errors.New("the root group belongs to the host")
+		} else if !moved {
+			err, moved = p.evacuate(ctx, base), true
+		}
+		if err == nil { // each alone: one refusal does not cost the others
+			if refused := writeAt(base, "cgroup.subtree_control", "+"+c); refused != nil {
+				p.caps.MissingWhy = refused.Error()
+				continue
+			}
+			p.caps.Controllers = append(p.caps.Controllers, c)
+		}
+	}
+	if err != nil {
+		p.caps.MissingWhy = err.Error()
 	}
 }
 
@@ -356,26 +334,24 @@ func procStat(pid string) (state, ppid string, err error) {
 	return fields[0], fields[1], nil
 }
 
-// ownInodes returns the groups that contain this process, from its own up to the mount's root.
-func (p *Parent) ownInodes() (map[uint64]bool, error) {
+// findOwn notes the groups that contain this process, from its own up to the mount's root: they are never killed.
+func (p *Parent) findOwn(context.Context) error {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	own, _ := ownPath(string(text))
-	rel, ok := strings.CutPrefix(own, strings.TrimSuffix(p.site.root, "/"))
-	inodes := map[uint64]bool{}
-	for dir := path.Clean("/" + rel); ok; dir = path.Dir(dir) {
+	own, _ := ownPath(string(text)) // Discover saw it
+	_, dir, ok := holding([]mount{{root: p.site.root}}, own, func(m mount) string { return m.root })
+	p.own = map[uint64]bool{}
+	for ; ok; dir = path.Dir(dir) { // none below a configured mount that does not show us
 		var st unix.Stat_t
 		if err := unix.Fstatat(fd(p.mount), relative(dir), &st, 0); err != nil {
-			return nil, fmt.Errorf("stat group %q: %w", dir, err)
+			return fmt.Errorf("stat group %q: %w", dir, err)
 		}
-		inodes[st.Ino] = true
-		if dir == "/" {
-			break
-		}
+		p.own[st.Ino] = true
+		ok = dir != "/"
 	}
-	return inodes, nil
+	return nil
 }
 
 // Capabilities returns what is in force; fixed after Open.

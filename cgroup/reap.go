@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"os"
 	"os/signal"
 	"path"
@@ -28,7 +29,10 @@ type reaper struct {
 }
 
 // startReaper makes this process a subreaper and starts the reaper; it ends at Close.
-func (p *Parent) startReaper() error {
+func (p *Parent) startReaper(context.Context) error {
+	if p.o.NoReaper {
+		return nil
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
@@ -36,7 +40,7 @@ func (p *Parent) startReaper() error {
 		return err
 	}
 	r := &reaper{p: p, poke: make(chan struct{}, 1), leaders: map[int]bool{}, starts: map[chan struct{}]struct{}{}, escaped: map[int]Survivor{}}
-	p.reaper = r
+	p.reaper, p.caps.Subreaper = r, true
 	p.wg.Add(1)
 	go r.run()
 	return nil

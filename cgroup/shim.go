@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -23,15 +21,19 @@ const (
 	probeName       = "eda-cgroup-probe"
 	probeDaemonName = "eda-cgroup-probe-daemon"
 	selfExe         = "/proc/self/exe"
-	specMax         = 64 << 10
 )
 
 // Descriptors that a shim inherits beside 0, 1 and 2.
 const (
 	shimSpec    = 3 + iota // the spec, JSON
 	shimProcs              // cgroup.procs of the group
-	shimReport             // one line when joined, then nothing (exec succeeded) or the error
+	shimReport             // "joined", then the end of file when the exec succeeded, else "op errno text"
 	shimRuleset            // Landlock ruleset
+)
+
+const (
+	specMax = 64 << 10
+	joined  = "joined\n"
 )
 
 // shimJob is the spec of one launch.
@@ -41,34 +43,27 @@ type shimJob struct {
 	Cgroup      string // what /proc/self/cgroup must show after joining
 	Landlock    bool
 	Bounding    bool // keep the bounding set (negative control)
-	UID, GID    int  // -1 = as it is
+	Credential  *syscall.Credential
 	FileSizeMax int64
 }
 
-// shimFailure is the report of a shim that could not exec.
-type shimFailure struct {
-	Op    string
-	Errno syscall.Errno
-	Text  string
-}
-
-const joined = "joined\n"
-
 // Child does the work of this binary's own child processes and ends them: the shim that joins a group and executes a
-// tool, and the probe. It returns in every other process. main calls it before anything else.
+// tool, and the self-test's probe. It returns in every other process. main calls it before anything else.
 func Child() {
 	switch filepath.Base(os.Args[0]) {
 	case shimName:
-		shimMain()
+		runtime.LockOSThread() // what follows is per thread, and exec keeps the calling thread's
+		report := os.NewFile(shimReport, "report")
+		op, err := shim(report)
+		var errno syscall.Errno
+		errors.As(err, &errno)
+		fmt.Fprintf(report, "%s %d %v", op, int(errno), err)
+		unix.Exit(127)
 	case probeName:
-		os.Stdout.WriteString("probe\n") // read by the self-test, which misses it otherwise
 		_, err := syscall.ForkExec(selfExe, []string{probeDaemonName}, &syscall.ProcAttr{
 			Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true},
 		})
-		if err != nil {
-			fmt.Println(err)
-			unix.Exit(1)
-		}
+		fmt.Println("probe", err)
 		unix.Exit(0)
 	case probeDaemonName:
 		for {
@@ -81,17 +76,9 @@ func Child() {
 // the tool runs outside of the group, and a Kill meanwhile takes the shim by its pidfd.
 func (l *launch) viaShim() error {
 	p, g := l.g.p, l.g
-	job := shimJob{Path: l.c.Path, Args: l.c.Args, Env: l.c.Env, Cgroup: path.Join(p.site.root, g.ref.Path), Landlock: l.ruleset != nil,
-		Bounding: p.o.off.bounding, UID: -1, GID: -1, FileSizeMax: l.c.FileSizeMax}
-	if l.credential != nil {
-		job.UID, job.GID = int(l.credential.Uid), int(l.credential.Gid)
-	}
-	data, err := json.Marshal(job)
-	if err == nil && len(data) > specMax {
-		err = unix.E2BIG
-	}
-	if err != nil {
-		return &StartError{"shim", l.c.Path, err}
+	data, err := json.Marshal(shimJob{l.c.Path, l.c.Args, l.c.Env, path.Join(p.site.root, g.ref.Path), l.ruleset != nil, p.o.off.bounding, l.credential, l.c.FileSizeMax})
+	if err != nil || len(data) > specMax {
+		return &StartError{"shim", l.c.Path, errors.Join(err, unix.E2BIG)}
 	}
 	memfd, err := unix.MemfdCreate("spec", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -99,39 +86,44 @@ func (l *launch) viaShim() error {
 	}
 	spec := os.NewFile(uintptr(memfd), "spec")
 	defer closeFile(spec)
-	if _, err := spec.WriteAt(data, 0); err != nil {
-		return &StartError{"shim", l.c.Path, err}
-	}
-	procs, err := openAt(fd(g.dir), "cgroup.procs", unix.O_WRONLY)
-	if err != nil {
-		return &StartError{"shim", l.c.Path, err}
-	}
+	_, err = spec.WriteAt(data, 0)
+	procs, openErr := openAt(fd(g.dir), "cgroup.procs", unix.O_WRONLY)
 	defer closeFile(procs)
-	report, child, err := os.Pipe()
-	if err != nil {
+	report, child, pipeErr := os.Pipe()
+	defer closeFile(report)
+	defer closeFile(child)
+	if err := errors.Join(err, openErr, pipeErr); err != nil {
 		return &StartError{"shim", l.c.Path, err}
 	}
-	defer closeFile(report)
-	ruleset := p.null
-	if l.ruleset != nil {
-		ruleset = l.ruleset
+	ruleset := l.ruleset
+	if ruleset == nil {
+		ruleset = p.null
 	}
 	w := l.write.Fd()
-	pid, err := syscall.ForkExec(selfExe, []string{shimName}, &syscall.ProcAttr{
+	l.pid, err = syscall.ForkExec(selfExe, []string{shimName}, &syscall.ProcAttr{
 		Dir: l.c.Dir, Files: []uintptr{p.null.Fd(), w, w, spec.Fd(), procs.Fd(), child.Fd(), ruleset.Fd()},
 		Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &l.pidfd},
 	})
-	closeFile(child)
 	if err != nil {
 		return &StartError{"shim", l.c.Path, err}
 	}
-	l.pid = pid // from here on the process is registered and reaped, whatever the shim says
+	closeFile(child) // ours; from here on the process is registered and reaped, whatever the shim says
 	l.setJoining(l.pidfd)
 	defer l.setJoining(-1)
-	return l.listen(report)
+	text, err := io.ReadAll(io.LimitReader(report, specMax)) // ends with the exec, or the shim's death
+	failure := strings.TrimPrefix(string(text), joined)
+	if err == nil && failure == "" && len(text) > 0 {
+		return nil
+	}
+	var op string
+	var errno syscall.Errno
+	if n, scanErr := fmt.Sscan(failure, &op, (*uintptr)(&errno)); scanErr != nil || n < 2 || errno == 0 {
+		return &StartError{"shim", l.c.Path, errors.Join(fmt.Errorf("it died before the exec, report %q", text), err)}
+	}
+	return &StartError{op, l.c.Path, errno}
 }
 
-// setJoining names the process that Kill must take by its pidfd, since it is not in the group.
+// setJoining names the process that Kill must take by its pidfd, since it may not be in the group yet.
 func (l *launch) setJoining(pidfd int) {
 	l.g.mu.Lock()
 	defer l.g.mu.Unlock()
@@ -139,42 +131,6 @@ func (l *launch) setJoining(pidfd int) {
 	if l.g.closed && pidfd >= 0 {
 		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // Kill came before the shim
 	}
-}
-
-// listen reads the report to its end: the shim's exec, or its death.
-func (l *launch) listen(report io.Reader) error {
-	head := make([]byte, len(joined))
-	if _, err := io.ReadFull(report, head); err == nil && string(head) == joined {
-		l.setJoining(-1)
-		head = nil
-	}
-	rest, err := io.ReadAll(io.LimitReader(report, specMax))
-	if err != nil {
-		return &StartError{"shim", l.c.Path, err}
-	}
-	text := append(bytes.Trim(head, "\x00"), rest...)
-	if len(text) == 0 && head == nil {
-		return nil
-	}
-	var f shimFailure
-	if err := json.Unmarshal(text, &f); err != nil {
-		return &StartError{"shim", l.c.Path, fmt.Errorf("it died before the exec, report %q", text)}
-	}
-	if f.Errno != 0 {
-		return &StartError{f.Op, l.c.Path, f.Errno}
-	}
-	return &StartError{f.Op, l.c.Path, errors.New(f.Text)}
-}
-
-// shimMain is the shim. It never returns.
-func shimMain() {
-	runtime.LockOSThread() // what follows is per thread, and exec keeps the calling thread's
-	report := os.NewFile(shimReport, "report")
-	op, err := shim(report)
-	f := shimFailure{Op: op, Text: err.Error()}
-	errors.As(err, &f.Errno)
-	_ = json.NewEncoder(report).Encode(f) // else the silence tells it
-	unix.Exit(127)
 }
 
 // shim joins the group, restricts itself and executes the tool. It returns only errors.
@@ -191,7 +147,7 @@ func shim(report *os.File) (op string, err error) {
 	}
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if own, _ := ownPath(string(text)); err != nil || own != job.Cgroup {
-		return "join", fmt.Errorf("we are in %q, not in %q: %w", strings.TrimSpace(string(text)), job.Cgroup, errors.Join(err, unix.EXDEV))
+		return "join", fmt.Errorf("we are in %q, not in %q: %w", own, job.Cgroup, errors.Join(err, unix.EXDEV))
 	}
 	if _, err := report.WriteString(joined); err != nil {
 		return "shim", err
@@ -204,8 +160,12 @@ func shim(report *os.File) (op string, err error) {
 	if err := restrictThread(ruleset, job.Bounding); err != nil {
 		return "thread", err
 	}
-	if err := becomeUser(job.UID, job.GID); err != nil {
-		return "setuid", err
+	if c := job.Credential; c != nil { // of this thread alone: the others do not survive the exec
+		for _, call := range [][2]uintptr{{unix.SYS_SETGROUPS, 0}, {unix.SYS_SETGID, uintptr(c.Gid)}, {unix.SYS_SETUID, uintptr(c.Uid)}} {
+			if _, _, errno := unix.RawSyscall(call[0], call[1], 0, 0); errno != 0 {
+				return "setuid", errno
+			}
+		}
 	}
 	if limit := uint64(job.FileSizeMax); limit > 0 {
 		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
@@ -213,17 +173,4 @@ func shim(report *os.File) (op string, err error) {
 		}
 	}
 	return "exec", syscall.Exec(job.Path, job.Args, job.Env)
-}
-
-// becomeUser sets groups, gid and uid of the calling thread alone: the others do not survive the exec.
-func becomeUser(uid, gid int) error {
-	if uid < 0 {
-		return nil
-	}
-	for _, call := range [][2]uintptr{{unix.SYS_SETGROUPS, 0}, {unix.SYS_SETGID, uintptr(gid)}, {unix.SYS_SETUID, uintptr(uid)}} {
-		if _, _, errno := unix.RawSyscall(call[0], call[1], 0, 0); errno != 0 {
-			return fmt.Errorf("system call %s: %w", strconv.Itoa(int(call[0])), errno)
-		}
-	}
-	return nil
 }

@@ -77,8 +77,7 @@ type launch struct {
 // ErrStarted, ErrFrozen, ErrSandbox, and for ctx or 5 s at their end.
 func (g *Group) Start(ctx context.Context, c Command) (*Process, error) {
 	fail := func(op string, err error) (*Process, error) {
-		var e *StartError
-		if errors.As(err, &e) {
+		if errors.As(err, new(*StartError)) {
 			return nil, err
 		}
 		return nil, &StartError{op, c.Path, err}
@@ -90,10 +89,10 @@ func (g *Group) Start(ctx context.Context, c Command) (*Process, error) {
 		return fail("start", err)
 	}
 	l := &launch{g: g, c: c, pidfd: -1}
-	if err := l.prepare(); err != nil {
+	if op, err := l.prepare(); err != nil {
 		l.release()
 		close(inflight)
-		return fail("start", err)
+		return fail(op, err)
 	}
 	result := make(chan error, 1)
 	go func() { result <- l.run(inflight) }()
@@ -123,37 +122,32 @@ func (g *Group) begin() (inflight chan struct{}, err error) {
 }
 
 // prepare does what needs no special thread: look at the program, the freezer and the uid; ruleset and pipe.
-func (l *launch) prepare() error {
+func (l *launch) prepare() (op string, err error) {
 	p, c := l.g.p, l.c
 	if !filepath.IsAbs(c.Path) || len(c.Args) == 0 {
-		return &StartError{"stat", c.Path, fs.ErrInvalid}
+		return "stat", fs.ErrInvalid
 	}
 	info, err := os.Stat(c.Path)
 	if err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {
 		err = fs.ErrPermission
 	}
 	if err != nil {
-		return &StartError{"stat", c.Path, err}
+		return "stat", err
 	}
 	text, err := l.g.kernel.events()
-	if err != nil {
-		return &StartError{"start", c.Path, err}
-	}
-	if ev, err := parseEvents(text); err != nil || ev.frozen {
-		return &StartError{"start", c.Path, errors.Join(err, ErrFrozen)}
+	if ev, parseErr := parseEvents(text); err != nil || parseErr != nil || ev.frozen {
+		return "start", errors.Join(err, parseErr, ErrFrozen)
 	}
 	if l.credential, err = p.credential(c.Sandbox); err != nil {
-		return &StartError{"start", c.Path, err}
+		return "start", err
 	}
 	if !p.o.off.landlock {
 		if l.ruleset, err = p.ruleset(c); err != nil {
-			return &StartError{"landlock", c.Path, err}
+			return "landlock", err
 		}
 	}
-	if l.out, l.write, err = newOutput(c); err != nil {
-		return &StartError{"pipe", c.Path, err}
-	}
-	return nil
+	l.out, l.write, err = newOutput(c)
+	return "pipe", err
 }
 
 // credential returns the tool's uid and gid, without supplementary groups. As root the tool must not keep capabilities:

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -31,15 +32,18 @@ type Usage struct {
 // answers nothing. Units: microseconds in cpu.stat and *.pressure become seconds.
 func (g *Group) Usage() (Usage, error) {
 	u := Usage{Unlimited: g.unlimited}
-	have := func(name string) bool { return existsAt(fd(g.dir), name) }
-	if !have("cgroup.events") {
-		return u, fmt.Errorf("read usage of group %q: it is removed", g.ref.Path)
+	g.mu.Lock() // Remove waits
+	defer g.mu.Unlock()
+	if g.gone {
+		return u, fmt.Errorf("read usage of group %q: %w", g.ref.Path, fs.ErrClosed)
 	}
+	have := func(name string) bool { return existsAt(fd(g.dir), name) }
 	mask := cgroup2.StatCPU | cgroup2.StatMemoryEvents | cgroup2.StatIO
 	if have("memory.stat") {
 		mask |= cgroup2.StatMemory
 	}
-	manager, err := cgroup2.Load("/", cgroup2.WithMountpoint(procFD(g)))
+	// The library takes only paths; this one no rename or removal can bend.
+	manager, err := cgroup2.Load("/", cgroup2.WithMountpoint("/proc/self/fd/"+strconv.Itoa(fd(g.dir))))
 	if err != nil {
 		return u, err
 	}
