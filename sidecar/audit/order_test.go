@@ -47,7 +47,7 @@ func illegal() []string {
 // walk returns how many events of a text are legal.
 func walk(text string, next func(Order, Kind) (Order, error)) (n int, err error) {
 	var o Order
-	for _, k := range strings.Fields(text) {
+	for k := range strings.FieldsSeq(text) {
 		if o, err = next(o, Kind(k)); err != nil {
 			return n, err
 		}

@@ -41,15 +41,25 @@ type pragma struct{ name, value, reads string } // reads: as SQLite gives it bac
 // it turns an I/O error into SIGBUS.
 func writerPragmas() []pragma {
 	return []pragma{
-		{"busy_timeout", "10000", "10000"}, {"synchronous", "FULL", "2"}, {"wal_autocheckpoint", "0", "0"},
-		{"temp_store", "MEMORY", "2"}, {"cache_spill", "OFF", "0"}, {"mmap_size", "0", "0"}, {"trusted_schema", "OFF", "0"},
+		{"busy_timeout", "10000", "10000"},
+		{"synchronous", "FULL", "2"},
+		{"wal_autocheckpoint", "0", "0"},
+		{"temp_store", "MEMORY", "2"},
+		{"cache_spill", "OFF", "0"},
+		{"mmap_size", "0", "0"},
+		{"trusted_schema", "OFF", "0"},
 		{"journal_mode", "WAL", "wal"},
 	}
 }
 
 func readerPragmas() []pragma {
-	return []pragma{{"busy_timeout", "10000", "10000"}, {"query_only", "ON", "1"}, {"temp_store", "MEMORY", "2"},
-		{"mmap_size", "0", "0"}, {"trusted_schema", "OFF", "0"}}
+	return []pragma{
+		{"busy_timeout", "10000", "10000"},
+		{"query_only", "ON", "1"},
+		{"temp_store", "MEMORY", "2"},
+		{"mmap_size", "0", "0"},
+		{"trusted_schema", "OFF", "0"},
+	}
 }
 
 // dsn names the database. Defensive: no statement can corrupt the file. dqs: "x" is never a string.

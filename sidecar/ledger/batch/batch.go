@@ -221,15 +221,15 @@ func (q *Queue) transact(s Store, round []*Ticket, orders map[string]audit.Order
 	}
 	applied := 0
 	for _, t := range round {
-		switch err := t.apply(s, orders); {
-		case err == nil:
-			applied++
-		case !errors.Is(err, ErrRefused):
+		err := t.apply(s, orders)
+		if err != nil && !errors.Is(err, ErrRefused) {
 			return q.absent(s, err)
-		case refuseWholeBatch:
+		}
+		if err != nil && refuseWholeBatch {
 			return Refused, err
-		default:
-			t.refused = err
+		}
+		if t.refused = err; err == nil {
+			applied++
 		}
 	}
 	if applied == 0 {
@@ -279,10 +279,10 @@ func (t *Ticket) apply(s Store, orders map[string]audit.Order) (err error) {
 	if err := s.Apply(op); err != nil {
 		return err
 	}
-	for job := range op.Known {
+	for job := range op.Known { // in any order: the jobs differ
 		orders[job] = latest(job, orders, op.Known)
 	}
-	for job, o := range mine {
+	for job, o := range mine { // in any order: the jobs differ
 		if orders[job] = o; o.Ended() || op.Last {
 			delete(orders, job)
 		}

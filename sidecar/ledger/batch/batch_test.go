@@ -50,7 +50,7 @@ func op(name string, kinds ...audit.Kind) Op {
 	return o
 }
 
-func put(t *testing.T, q *Queue, ops ...Op) (tickets []*Ticket) {
+func put(t testing.TB, q *Queue, ops ...Op) (tickets []*Ticket) {
 	t.Helper()
 	for _, o := range ops {
 		tk, err := q.Put(o)
@@ -87,7 +87,15 @@ func due(idle <-chan struct{}) bool {
 func refused(why string) error { return fmt.Errorf("%s: %w", why, ErrRefused) }
 func absent(why string) error  { return fmt.Errorf("%s: %w", why, ErrAbsent) }
 
-func TestFates(t *testing.T) {
+// The scenarios take a testing.TB so that they can also be held against a queue that lacks a guard (mutants_test.go).
+
+func TestFates(t *testing.T)  { fates(t) }
+func TestPoison(t *testing.T) { poison(t) }
+func TestOrders(t *testing.T) { orders(t) }
+func TestSinks(t *testing.T)  { sinks(t) }
+func TestWake(t *testing.T)   { wake(t) }
+
+func fates(t testing.TB) {
 	for _, c := range []struct {
 		name           string
 		fail           map[string]error
@@ -108,33 +116,31 @@ func TestFates(t *testing.T) {
 		{"commit_refused", map[string]error{"commit": refused("no such answer")}, "begin, apply a, apply b, apply c, commit", "unknown unknown unknown", true, false},
 		{"refused_then_unknown", map[string]error{"apply b": refused(""), "commit": errIO}, "begin, apply a, apply b, apply c, commit", "unknown refused unknown", true, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			fed := 0
-			s, q := &script{fail: c.fail}, New(func(audit.Event) { fed++ })
-			tickets := put(t, q, op("a", audit.Allow), op("b", audit.Allow), op("c", audit.Allow))
-			q.Round(s)
-			if got := s.took(); got != c.calls {
-				t.Errorf("got %s\nwant %s", got, c.calls)
+		fed := 0
+		s, q := &script{fail: c.fail}, New(func(audit.Event) { fed++ })
+		tickets := put(t, q, op("a", audit.Allow), op("b", audit.Allow), op("c", audit.Allow))
+		q.Round(s)
+		if got := s.took(); got != c.calls {
+			t.Errorf("%s: got %s\nwant %s", c.name, got, c.calls)
+		}
+		if got := acks(tickets); got != c.acks {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.acks)
+		}
+		if got := q.Poisoned() != nil; got != c.poisoned {
+			t.Errorf("%s: poisoned: %v, want %v", c.name, got, c.poisoned)
+		}
+		for _, tk := range tickets {
+			if (tk.Err() == nil) != (tk.Ack() == Durable) {
+				t.Errorf("%s: %s with error %v", c.name, tk.Ack(), tk.Err())
 			}
-			if got := acks(tickets); got != c.acks {
-				t.Errorf("got %s, want %s", got, c.acks)
-			}
-			if got := q.Poisoned() != nil; got != c.poisoned {
-				t.Errorf("poisoned: %v, want %v", got, c.poisoned)
-			}
-			for _, tk := range tickets {
-				if (tk.Err() == nil) != (tk.Ack() == Durable) {
-					t.Errorf("%s with error %v", tk.Ack(), tk.Err())
-				}
-			}
-			if want := strings.Count(c.acks, "durable"); fed != want {
-				t.Errorf("sinks saw %d events, want %d", fed, want)
-			}
-		})
+		}
+		if want := strings.Count(c.acks, "durable"); fed != want {
+			t.Errorf("%s: sinks saw %d events, want %d", c.name, fed, want)
+		}
 	}
 }
 
-func TestPoison(t *testing.T) {
+func poison(t testing.TB) {
 	s, q := &script{fail: map[string]error{"commit": errIO}}, New()
 	var late []*Ticket
 	s.during = func() { late = put(t, q, op("late")) }
@@ -180,7 +186,7 @@ func TestPoisonFromOutside(t *testing.T) {
 	}
 }
 
-func TestOrders(t *testing.T) {
+func orders(t testing.TB) {
 	s, q := &script{}, New()
 	round := func(want string, ops ...Op) []*Ticket {
 		t.Helper()
@@ -247,7 +253,7 @@ func TestNumbersAndKnown(t *testing.T) {
 	}
 }
 
-func TestSinks(t *testing.T) {
+func sinks(t testing.TB) {
 	s := &script{fail: map[string]error{"commit": absent("full")}}
 	var seen []string
 	var tickets []*Ticket
@@ -272,7 +278,7 @@ func TestSinks(t *testing.T) {
 	}
 }
 
-func TestWake(t *testing.T) {
+func wake(t testing.TB) {
 	s, q := &script{}, New()
 	idle := q.Round(s)
 	if due(idle) || s.took() != "" {

@@ -1,72 +1,63 @@
-//go:build !edamodel
+//go:build edamodel
 
 package batch
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
+	"runtime"
 	"testing"
 )
 
-// TestMutants removes each guard in turn, by an overlay in which its constant is true: the named test must fail.
+// TestMutants takes each guard away and wants its scenario to fail.
 func TestMutants(t *testing.T) {
-	if os.Getenv("BATCH_MUTANT") != "" {
-		return // we are the test of a mutant
-	}
-	const file = "mutants_off.go"
-	source, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := filepath.Abs(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	caught := map[string]string{
-		"loseWakeup": "TestWake", "failOnlyFirst": "TestFates", "ackLateRider": "TestWake", "sinkBeforeDurable": "TestSinks",
-		"automatonNotRestored": "TestOrders", "refuseWholeBatch": "TestFates", "commitAfterPoison": "TestPoison",
-	}
-	names := regexp.MustCompile(`(?m)^\t(\w+) += false$`).FindAllStringSubmatch(string(source), -1)
-	if len(names) != len(caught) {
-		t.Errorf("%d mutants, %d tests", len(names), len(caught))
-	}
-	for _, m := range names {
-		name := m[1]
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			mutated := strings.Replace(string(source), m[0], strings.Replace(m[0], "false", "true", 1), 1)
-			out, err := test(t, path, mutated)
-			if want := "--- FAIL: " + caught[name] + " "; err == nil || !strings.Contains(out, want) {
-				t.Errorf("not caught by %s: %v\n%s", caught[name], err, out)
+	for _, m := range []struct {
+		name     string
+		guard    *bool
+		scenario func(testing.TB)
+	}{
+		{"loseWakeup", &loseWakeup, wake},
+		{"failOnlyFirst", &failOnlyFirst, fates},
+		{"ackLateRider", &ackLateRider, wake},
+		{"sinkBeforeDurable", &sinkBeforeDurable, sinks},
+		{"automatonNotRestored", &automatonNotRestored, orders},
+		{"refuseWholeBatch", &refuseWholeBatch, fates},
+		{"commitAfterPoison", &commitAfterPoison, poison},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			if failed(t, m.scenario) {
+				t.Fatal("the scenario fails with every guard in place")
+			}
+			*m.guard = true
+			defer func() { *m.guard = false }()
+			if !failed(t, m.scenario) {
+				t.Error("the scenario does not need this guard")
 			}
 		})
 	}
-	if out, err := test(t, path, string(source)); err != nil { // without a mutant the same run passes
-		t.Errorf("%v\n%s", err, out)
-	}
 }
 
-// test runs this package's tests with another text of one file.
-func test(t *testing.T, path, text string) (string, error) {
-	t.Helper()
-	dir := t.TempDir()
-	replace := map[string]map[string]string{"Replace": {path: filepath.Join(dir, "mutant.go")}}
-	overlay, err := json.Marshal(replace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(replace["Replace"][path], []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-timeout=60s", "-overlay", filepath.Join(dir, "overlay.json"), ".")
-	cmd.Env = append(os.Environ(), "BATCH_MUTANT=1", "GOFLAGS=")
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+// failing is a test that may fail without failing the test that runs it.
+type failing struct {
+	testing.TB
+	failed bool
+}
+
+func (f *failing) Helper()               {}
+func (f *failing) Error(...any)          { f.failed = true }
+func (f *failing) Errorf(string, ...any) { f.failed = true }
+
+func (f *failing) Fatal(...any) {
+	f.failed = true
+	runtime.Goexit()
+}
+
+func (f *failing) Fatalf(string, ...any) { f.Fatal() }
+
+func failed(t testing.TB, scenario func(testing.TB)) bool {
+	f, ended := &failing{TB: t}, make(chan struct{})
+	go func() {
+		defer close(ended)
+		scenario(f)
+	}()
+	<-ended
+	return f.failed
 }
