@@ -54,16 +54,6 @@ func (c *Catalog) Tool(name string) (t *Tool, hint string) {
 	return nil, nearest(name, names)
 }
 
-// Programs returns what the tools need, each key once, sorted by key.
-func (c *Catalog) Programs() []Program {
-	var all []Program
-	for _, t := range c.tools {
-		all = append(all, t.Programs...)
-	}
-	slices.SortStableFunc(all, func(a, b Program) int { return cmp.Compare(a.Key, b.Key) })
-	return slices.CompactFunc(all, func(a, b Program) bool { return a.Key == b.Key })
-}
-
 // wellFormed checks what the other parts rely on, so that a declared tool cannot be less than a built-in.
 func (t *Tool) wellFormed() (errs []error) {
 	bad := func(format string, args ...any) {

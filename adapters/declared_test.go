@@ -137,7 +137,6 @@ func compareKeys(t *testing.T, at string, typ reflect.Type, schema any) {
 		return
 	}
 	for f := range typ.Fields() {
-		f := f
 		key := strings.ToLower(f.Name)
 		if tag := f.Tag.Get("yaml"); tag != "" {
 			key = tag

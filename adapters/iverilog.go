@@ -194,13 +194,16 @@ func (s *simulation) compiled(line string) {
 
 // ran reads a line of vvp: WORD: [place] text, then the time on a line of its own.
 func (s *simulation) ran(line []byte) {
-	word, _, _ := bytes.Cut(line, []byte(": "))
+	word, rest, said := bytes.Cut(line, []byte(":"))
+	rest = bytes.TrimPrefix(rest, []byte(" "))
 	switch string(word) {
 	case "FATAL", "ERROR", "WARNING", "INFO":
-		s.message(string(word), string(line[len(word)+2:]))
-		return
+		if said {
+			s.message(string(word), string(rest))
+			return
+		}
 	case "VCD info", "FST info", "LXT info", "LXT2 info":
-		name, ok := strings.CutPrefix(string(line[len(word)+2:]), "dumpfile ")
+		name, ok := strings.CutPrefix(string(rest), "dumpfile ")
 		if name, opened := strings.CutSuffix(name, " opened for output."); ok && opened && len(s.data.Waves) < maxList {
 			s.data.Waves = append(s.data.Waves, name)
 		}
