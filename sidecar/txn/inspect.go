@@ -244,6 +244,8 @@ func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspecte
 		return got, t.normalise(i, h, st)
 	case st.Nlink != names && !t.w.controls.noLinkCount:
 		return got, bad("has another name, through which it could still be written", nil)
+	case q.OutputBytes > 0 && st.Size > q.OutputBytes:
+		return got, bad(fmt.Sprintf("is larger than %d bytes", q.OutputBytes), ErrQuota)
 	}
 	if err := t.w.fs.Lease("txn.inspect.lease", h); err != nil {
 		return got, bad("is open for writing by a process outside the job's group", err)

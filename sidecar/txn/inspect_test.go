@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable/durabletest"
 )
 
 // noLease is an FS on which every lease is granted: the control of the writer check.
@@ -122,7 +123,8 @@ func TestInspectRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inspect := func(control bool) error {
-				l := newLab(t, durable.OS(), Options{})
+				c := durabletest.NewCounting(durable.OS())
+				l := newLab(t, c, Options{})
 				must(t, l.admit(tt.spec))
 				must(t, l.begin(BeginOptions{}))
 				tt.tool(t, filepath.Join(l.tx.Work(), l.tx.StagedArg(0)))
@@ -130,6 +132,9 @@ func TestInspectRefuses(t *testing.T) {
 					tt.control(l)
 				}
 				_, err := l.tx.Inspect(l.proofs, tt.quotas)
+				if n := c.Count("ReadAt", ""); errors.Is(tt.want, ErrQuota) && n > 4 {
+					t.Errorf("%d reads before a quota was noticed", n)
+				}
 				if err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 					must(t, l.tx.Discard(l.proofs))
 					l.clean()

@@ -80,9 +80,10 @@ type lab struct {
 
 const job = "01j-test"
 
+// newLab is on tmpfs, so that hundreds of syncs do not wait for a busy disk; ext4 and xfs have tests of their own.
 func newLab(t testing.TB, f durable.FS, o Options) *lab {
 	t.Helper()
-	return newLabIn(t, t.TempDir(), f, o)
+	return newLabIn(t, shm(t), f, o)
 }
 
 func newLabIn(t testing.TB, root string, f durable.FS, o Options) *lab {
