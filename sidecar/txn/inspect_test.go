@@ -1,6 +1,8 @@
 package txn
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -228,6 +230,34 @@ func TestAttributes(t *testing.T) {
 	}
 	if n, err := unix.Getxattr(l.path("shared/x"), "security.capability", nil); !errors.Is(err, unix.ENODATA) {
 		t.Errorf("published with a capability of %d bytes (%v)", n, err)
+	}
+}
+
+// TestInheritsACL: a published file has what a new one in the target's directory would have; a rename alone keeps
+// staging's.
+func TestInheritsACL(t *testing.T) {
+	l := newLab(t, durable.OS(), Options{})
+	must(t, os.Mkdir(l.path("shared"), 0o755))
+	acl := []byte{2, 0, 0, 0} // version, then tag, permissions, id of each entry (linux/posix_acl_xattr.h)
+	for _, e := range [][3]uint32{{1, 7, 1<<32 - 1}, {2, 6, 1111}, {4, 5, 1<<32 - 1}, {16, 7, 1<<32 - 1}, {32, 0, 1<<32 - 1}} {
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
+		acl = binary.LittleEndian.AppendUint32(acl, e[2])
+	}
+	must(t, unix.Setxattr(l.path("shared"), "system.posix_acl_default", acl, 0))
+	must(t, l.admit(Spec{Name: "x", Target: "shared/x", Kind: File}, Spec{Name: "plain", Target: "plain", Kind: File}))
+	must(t, l.begin(BeginOptions{}))
+	l.tool()
+	must(t, l.inspect())
+	must(t, l.seal())
+	must(t, l.tx.Exchange(l.proofs))
+	buf := make([]byte, 100)
+	n, err := unix.Getxattr(l.path("shared/x"), "system.posix_acl_access", buf)
+	if err != nil || !bytes.Contains(buf[:max(n, 0)], binary.LittleEndian.AppendUint32(nil, 1111)) {
+		t.Errorf("access ACL of the published file = %x, %v; want an entry for uid 1111", buf[:max(n, 0)], err)
+	}
+	if _, err := unix.Getxattr(l.path("plain"), "system.posix_acl_access", buf); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("a directory without a default ACL gave one: %v", err)
 	}
 }
 
