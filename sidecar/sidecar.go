@@ -36,7 +36,19 @@ type Sidecar struct {
 
 // Open opens the engine on a workspace and heals what an earlier process left: after it no process of that one is
 // alive, or nothing that it could still touch is handed out.
-func Open(ctx context.Context, cfg Config) (_ *Sidecar, err error) {
+func Open(ctx context.Context, cfg Config) (*Sidecar, error) {
+	return open(ctx, cfg, seams{fs: durable.OS()})
+}
+
+// seams are where tests reach in. In the product all but fs are zero.
+type seams struct {
+	fs       durable.FS
+	fault    func(point string) error    // of the ledger
+	groups   func(job.Groups) job.Groups // stands between jobs and groups
+	noReaper bool                        // the test waits for children of its own
+}
+
+func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	s := &Sidecar{cfg: cfg, table: lock.New(lock.Options{})}
 	defer func() {
 		if err != nil {
@@ -48,26 +60,26 @@ func Open(ctx context.Context, cfg Config) (_ *Sidecar, err error) {
 	if s.bootID, err = bootID(); err != nil {
 		return nil, fail(job.Internal, "read the boot id", err)
 	}
-	s.files, err = txn.Open(durable.OS(), cfg.Workspace, txn.Options{
+	s.files, err = txn.Open(seam.fs, cfg.Workspace, txn.Options{
 		ToolUID: uid, ToolGID: gid, MinFreeBytes: cfg.MinFreeBytes, MinFreeInodes: cfg.MinFreeInodes, BootID: s.bootID,
 	})
 	if err != nil {
 		return nil, volumeError("open the workspace", err)
 	}
 	// 2 one owner
-	if s.owner, err = durable.Own(durable.OS(), s.files.Side()); err != nil {
+	if s.owner, err = durable.Own(seam.fs, s.files.Side()); err != nil {
 		return nil, ownerError(err)
 	}
 	if err := s.files.Probe(); err != nil {
 		return nil, volumeError("try the workspace's volume", err)
 	}
 	// 3 the ledger, before anything is decided
-	if err := s.openLedger(ctx); err != nil {
+	if err := s.openLedger(ctx, seam.fault); err != nil {
 		return nil, err
 	}
 	// 4-8 kill, prove, decide, retire
 	s.groups, err = cgroup.Open(ctx, cgroup.Options{
-		Parent: cfg.CgroupParent, Workspace: cfg.Workspace, Node: cfg.Node, LimitsRequired: cfg.LimitsRequired,
+		Parent: cfg.CgroupParent, Workspace: cfg.Workspace, Node: cfg.Node, LimitsRequired: cfg.LimitsRequired, NoReaper: seam.noReaper,
 	})
 	if err != nil {
 		return nil, fail(job.ContainmentUnavailable, "contain tools here", err)
@@ -75,7 +87,11 @@ func Open(ctx context.Context, cfg Config) (_ *Sidecar, err error) {
 	if err := s.recover(ctx); err != nil {
 		return nil, fail(job.Internal, "recover", err)
 	}
-	s.Runner = job.NewRunner(s.files, cfg.Workspace, s.Ledger, local{s.groups}, s.table, job.Options{
+	var groups job.Groups = local{s.groups}
+	if seam.groups != nil {
+		groups = seam.groups(groups)
+	}
+	s.Runner = job.NewRunner(s.files, cfg.Workspace, s.Ledger, groups, s.table, job.Options{
 		Path: cfg.Path, Readable: cfg.Readable, Hidden: []string{cfg.StateDir}, PassEnv: cfg.PassEnv, BootID: s.bootID,
 		ToolUID: uid, ToolGID: gid, Limits: cfg.ToolLimits, QueueTimeout: cfg.QueueTimeout, KillTimeout: cfg.KillTimeout, Grace: cfg.Grace,
 	})
@@ -83,7 +99,7 @@ func Open(ctx context.Context, cfg Config) (_ *Sidecar, err error) {
 }
 
 // openLedger opens the ledger, and says in the owner lock which epoch it is in.
-func (s *Sidecar) openLedger(ctx context.Context) error {
+func (s *Sidecar) openLedger(ctx context.Context, fault func(string) error) error {
 	if err := checkState(s.cfg.StateDir); err != nil {
 		return err
 	}
@@ -94,7 +110,7 @@ func (s *Sidecar) openLedger(ctx context.Context) error {
 	previous := s.owner.Previous
 	s.Ledger, err = ledger.Open(ctx, ledger.Options{
 		Dir: s.cfg.StateDir, Workspace: previous.WorkspaceID, BootID: s.bootID, LockEpoch: previous.Epoch,
-		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention,
+		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention, Fault: fault,
 	})
 	if err != nil {
 		return LedgerError("open the ledger", err)
@@ -112,6 +128,9 @@ func (s *Sidecar) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var errs []error
+	if s.Runner != nil {
+		s.Runner.Close()
+	}
 	if s.groups != nil {
 		errs = append(errs, s.groups.Close(ctx))
 	}

@@ -172,7 +172,7 @@ func (c *call) commitState() error {
 		case ledger.Unknown, ledger.Durable:
 		}
 		if ticket.Ack() == "" { // no answer yet: a late one still ends the job
-			go c.late(ticket)
+			c.behind.Go(func() { c.late(ticket) })
 		}
 		return fail(CommitInDoubt, "commit", fmt.Errorf("%w: %w", errDoubt, err))
 	}
@@ -182,14 +182,14 @@ func (c *call) commitState() error {
 }
 
 // await waits for the ledger's answer to one operation, within its bound.
-func (c *call) await(t *ledger.Ticket) error {
-	timer := time.NewTimer(c.o.LedgerTimeout)
+func (r *Runner) await(t *ledger.Ticket) error {
+	timer := time.NewTimer(r.o.LedgerTimeout)
 	defer timer.Stop()
 	select {
 	case <-t.Done():
 		return t.Err()
 	case <-timer.C:
-		return fmt.Errorf("no answer from the ledger in %v", c.o.LedgerTimeout)
+		return fmt.Errorf("no answer from the ledger in %v", r.o.LedgerTimeout)
 	}
 }
 

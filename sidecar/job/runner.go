@@ -29,15 +29,30 @@ type Runner struct {
 	table    *lock.Table
 	programs *programs
 	o        Options
+
+	undoEvery time.Duration   // pause between two tries of an undo that waits for room on the volume
+	alive     context.Context // ends at Close
+	end       context.CancelFunc
+	behind    sync.WaitGroup // of goroutines that outlive their call's answer
+}
+
+// Close ends what goes on behind answered calls: undos that wait for room, commits without an answer. The next start
+// decides what is open then; its keys stay held. Close is called after the last call has returned, before the ledger
+// and the workspace are closed.
+func (r *Runner) Close() {
+	r.end()
+	r.behind.Wait()
 }
 
 // NewRunner returns a runner on a recovered workspace. root is the workspace's absolute path.
 func NewRunner(files *txn.Workspace, root string, l *ledger.Ledger, groups Groups, table *lock.Table, o Options) *Runner {
 	o.defaults()
-	return &Runner{
-		files: files, root: root, ledger: l, groups: groups, table: table, o: o,
+	r := &Runner{
+		files: files, root: root, ledger: l, groups: groups, table: table, o: o, undoEvery: 5 * time.Second,
 		programs: &programs{groups: groups, files: files, o: &o, found: map[string]*found{}},
 	}
+	r.alive, r.end = context.WithCancel(context.Background())
+	return r
 }
 
 func (o *Options) defaults() {
@@ -77,9 +92,10 @@ type call struct {
 	inv       adapters.Invocation
 	groups    []Group
 	proofs    []cgroup.Empty
-	unproven  Group // the first that could not be proven empty
+	survived  error // why a group, the first of such, could not be proven empty
 	journal   *txn.Journal
 	tx        *txn.Txn
+	closing   *ledger.Ticket // of the undo's row, until it is answered
 	log       transcript
 	exits     []adapters.StepExit
 	report    adapters.Report
@@ -174,6 +190,9 @@ func (c *call) admit() (err error) {
 		return err
 	}
 	c.stop = append(c.stop, c.admission.Close)
+	for _, note := range c.admission.Notes() {
+		c.res.Diagnostics = append(c.res.Diagnostics, adapters.Diagnostic{Severity: adapters.Info, Message: note})
+	}
 	return c.checkInputs()
 }
 
@@ -321,6 +340,9 @@ func (c *call) begin() (err error) {
 			return fail(AuditUnavailable, "record the job", err)
 		}
 		if err := c.await(ticket); err != nil {
+			if ticket.Ack() == "" { // it cannot be withdrawn: the undo queues the opposite behind it
+				c.stage = recorded
+			}
 			return fail(AuditUnavailable, "record the job", err)
 		}
 	} else if _, err := c.ledger.Record(allow); err != nil {

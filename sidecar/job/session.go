@@ -57,7 +57,9 @@ func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledge
 		return row, err
 	}
 	row = ledger.Session{ID: uuid.Must(uuid.NewV7()).String(), Owner: principal, Name: name}
-	if err := r.sessionOp(row); err != nil {
+	if err := r.sessionOp(row); errors.Is(err, ledger.ErrStale) { // somebody else made it at the same time
+		return r.ledger.SessionByName(ctx, principal, name)
+	} else if err != nil {
 		return ledger.Session{}, err
 	}
 	return r.ledger.Session(ctx, row.ID)
@@ -100,8 +102,7 @@ func (r *Runner) sessionOp(row ledger.Session) error {
 	if err != nil {
 		return or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
 	}
-	<-ticket.Done()
-	if err := ticket.Err(); err != nil {
+	if err := r.await(ticket); err != nil {
 		return or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
 	}
 	return nil

@@ -3,9 +3,13 @@ package job
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
@@ -13,9 +17,6 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
-
-// undoEvery is the pause between two tries of an undo that waits for room on the volume.
-const undoEvery = 5 * time.Second
 
 // settle ends the call: what was not committed is undone, then the keys are released. The first error is the call's,
 // whatever the undo meets.
@@ -31,14 +32,14 @@ func (c *call) settle(err error) error {
 	}
 	c.readLog()
 	switch {
-	case c.unproven != nil:
+	case c.stage == unknown: // nothing was started
+		_ = c.ledger.Deny(c.event(audit.Deny, reason(err))) // a ledger that takes none takes no commit either
+		c.cell.Finish(outcome.RolledBack)
+	case c.survived != nil:
 		return c.leaveUnproven(err)
 	case errors.Is(err, errDoubt):
 		c.cell.Finish(outcome.InDoubt)
 		return err
-	case c.stage == unknown:
-		_ = c.ledger.Deny(c.event(audit.Deny, reason(err))) // a ledger that takes none takes no commit either
-		c.cell.Finish(outcome.RolledBack)
 	case err == nil && c.mutates:
 		_, _ = c.ledger.Settled(c.id) // rides; recovery settles what it finds unsettled
 		c.cell.Finish(outcome.Committed)
@@ -47,9 +48,9 @@ func (c *call) settle(err error) error {
 	default:
 		c.diagnose()
 		c.undone = append(c.causes(err), c.event(audit.Rollback, reason(err)))
-		if c.undo() != nil {
+		if undo := c.undo(); undo != nil {
 			c.cell.Finish(outcome.Undecided)
-			go c.undoLater()
+			c.behind.Go(func() { c.undoLater(undo) })
 			return err
 		}
 		c.cell.Finish(outcome.RolledBack)
@@ -65,6 +66,9 @@ func (c *call) tidy() {
 			if e.Proves(g.Ref()) {
 				g.Remove(e)
 			}
+		}
+		if !c.proven(g) { // of a denied call: nothing was started in it
+			c.Runner.groups.Sweep(g, g.Remove)
 		}
 	}
 	if c.tx != nil {
@@ -123,23 +127,30 @@ func (c *call) diagnose() {
 	}
 }
 
+// errFiles says that an undo could not bring the files back, or not make that durable.
+var errFiles = errors.New("undo the files")
+
 // undo brings the files back and makes that durable, then closes the job's row. It may be called again after an error.
 func (c *call) undo() (err error) {
-	switch {
-	case c.tx == nil: // the job directory could not be made
-	case c.stage == publishing:
-		_, err = c.tx.Undo()
-	default:
-		err = c.tx.Discard(c.proofs)
+	if c.closing == nil {
+		switch {
+		case c.tx == nil: // the job directory could not be made
+		case c.stage == publishing:
+			_, err = c.tx.Undo()
+		default:
+			err = c.tx.Discard(c.proofs)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", errFiles, err)
+		}
+		if c.closing, err = c.ledger.RolledBack(c.id, c.undone...); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	ticket, err := c.ledger.RolledBack(c.id, c.undone...)
-	if err != nil {
-		return err
-	}
-	if err := c.await(ticket); err != nil {
+	if err := c.await(c.closing); err != nil {
+		if c.closing.Ack() != "" { // else it is on its way: a second one would be refused
+			c.closing = nil
+		}
 		return err
 	}
 	if c.stage != publishing || c.files.Retire(c.journal, txn.FateRolledBack) == nil {
@@ -148,17 +159,22 @@ func (c *call) undo() (err error) {
 	return nil
 }
 
-// undoLater tries an undo again until it succeeds or the process ends: a restart decides too.
-func (c *call) undoLater() {
-	tick := time.NewTicker(undoEvery)
-	defer tick.Stop()
-	for range tick.C {
-		if c.ledger.Poisoned() != nil {
+// undoLater tries an undo that ended with err again until it succeeds, or until only a restart can decide: after Close,
+// with a poisoned ledger, or when a sync may have failed, which is final (a full volume refuses a name, not a sync).
+func (c *call) undoLater(err error) {
+	for err != nil {
+		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+		if c.ledger.Poisoned() != nil || errors.Is(err, errFiles) && c.stage == publishing && !full {
 			return
 		}
-		if c.undo() == nil {
-			break
+		timer := time.NewTimer(c.undoEvery)
+		select {
+		case <-timer.C:
+		case <-c.alive.Done():
+			timer.Stop()
+			return
 		}
+		err = c.undo()
 	}
 	c.cell.Finish(outcome.RolledBack)
 	c.tidy()
@@ -167,22 +183,16 @@ func (c *call) undoLater() {
 // leaveUnproven keeps keys, targets and staging as they are, says so durably, and lets a sweep finish the rollback when
 // death is proven after all.
 func (c *call) leaveUnproven(err error) error {
-	if c.stage == unknown { // a group that nothing was started in
-		c.cell.Finish(outcome.RolledBack)
-		return err
-	}
 	cause := c.event(causeOf(asError(err).Code), reason(err))
-	said, recErr := c.ledger.Record(cause, c.event(audit.TerminationUnproven, reason(err)))
+	said, recErr := c.ledger.Record(cause, c.event(audit.TerminationUnproven, reason(c.survived)))
 	if recErr == nil {
 		_ = c.await(said) // poisoned or late: the answer is the same
 	}
 	c.cell.Finish(outcome.Unproven)
-	for _, g := range c.groups {
-		if !c.proven(g) {
-			c.Runner.groups.Sweep(g, c.provedLater(g, err))
-		}
+	for _, g := range slices.DeleteFunc(slices.Clone(c.groups), c.proven) { // of all before the first sweep adds a proof
+		c.Runner.groups.Sweep(g, c.provedLater(g, err))
 	}
-	return fail(TerminationUnproven, "prove the tool dead", err)
+	return c.survived
 }
 
 // provedLater is called by the sweep, once a group, from one goroutine at a time.
@@ -204,8 +214,9 @@ func (c *call) provedLater(g Group, cause error) func(cgroup.Empty) {
 			return
 		}
 		c.undone = []audit.Event{terminated, c.event(audit.Rollback, reason(cause))}
-		if c.undo() != nil {
-			go c.undoLater()
+		if err := c.undo(); err != nil {
+			c.cell.Finish(outcome.Undecided)
+			c.behind.Go(func() { c.undoLater(err) })
 			return
 		}
 		c.cell.Finish(outcome.RolledBack)
@@ -215,7 +226,11 @@ func (c *call) provedLater(g Group, cause error) func(cgroup.Empty) {
 
 // late ends a job whose commit was answered after all.
 func (c *call) late(t *ledger.Ticket) {
-	<-t.Done()
+	select {
+	case <-t.Done():
+	case <-c.alive.Done():
+		return
+	}
 	switch t.Ack() {
 	case ledger.Durable:
 		_, _ = c.ledger.Settled(c.id) // rides
@@ -224,7 +239,7 @@ func (c *call) late(t *ledger.Ticket) {
 	case ledger.Absent, ledger.Refused:
 		err := failf(AuditUnavailable, "the commit was refused late")
 		c.undone = append(c.causes(err), c.event(audit.Rollback, reason(err)))
-		c.undoLater()
+		c.undoLater(c.undo())
 	case ledger.Unknown:
 	}
 }
@@ -256,7 +271,7 @@ func (c *call) readLog() {
 func (c *call) answer(err error) Result {
 	r := &c.res
 	r.Code = OK
-	r.WorkerTerminated = c.unproven == nil
+	r.WorkerTerminated = c.survived == nil
 	r.Programs = c.programs.of(c.req.Tool)
 	if err != nil {
 		e := asError(err)

@@ -82,6 +82,9 @@ func (c *call) step(i int) error {
 	c.started(i, p, command)
 	exit, _ := p.Wait(ctx)                // 7: its error is the cause of ctx, which the cell knows better
 	if err := c.proveOne(g); err != nil { // 8, always
+		if c.cell.Aborted() != outcome.None {
+			return c.aborted() // the first error; settle says the other
+		}
 		return err
 	}
 	if cause := exit.Cause; exit.At.IsZero() { // ended by our kill: it is reaped by now, and says how
@@ -200,11 +203,11 @@ func (c *call) ended(i int, p Process, exit cgroup.Exit) {
 	c.exits = append(c.exits, e)
 }
 
-// prove proves every group empty that has no proof yet. After it c.proofs covers the job, or c.unproven is the group
-// that is not known to be empty: it is not waited for twice.
+// prove proves every group empty that has no proof yet. After it c.proofs covers the job, or c.survived says why not: a
+// group that is not known to be empty is not waited for twice.
 func (c *call) prove() error {
 	for _, g := range c.groups {
-		if c.unproven == nil && !c.proven(g) {
+		if c.survived == nil && !c.proven(g) {
 			if err := c.proveOne(g); err != nil {
 				return err
 			}
@@ -239,8 +242,8 @@ func (c *call) proveOne(g Group) error {
 	}
 	c.times.Kill = max(c.times.Kill, c.o.Now().Sub(began))
 	if err != nil {
-		c.unproven = g
-		return fail(TerminationUnproven, "prove the tool dead", err)
+		c.survived = fail(TerminationUnproven, "prove the tool dead", err)
+		return c.survived
 	}
 	c.proofs = append(c.proofs, empty)
 	return nil
