@@ -41,7 +41,6 @@ type Tool struct {
 	LogIsEvidence bool               // the verdict is counted from the log: a cut log is ErrLogCut
 	AllEntries    bool               // the view links every plain top-level entry of the workspace, not just those of inputs
 	Network       bool               // TCP allowed
-	Seats         string             // licence pool that a job occupies; empty: none
 	PassEnv       []string           // names copied from the engine's environment if the host config allows them too
 
 	Plan     func(Args) (Invocation, error)     // pure: same Args, same Invocation

@@ -64,7 +64,6 @@ type declared struct {
 	Data        []struct{ Name, From, Match, Type, Unit string }
 	State       struct{ Keys []string }
 	Network     bool
-	Seats       struct{ Name string }
 }
 
 // element is one argument of a step: a string, or {arg, when}.
@@ -143,7 +142,7 @@ func (d *declaration) bad(near, format string, args ...any) {
 func (d *declaration) build() *Tool {
 	t := &Tool{
 		Name: d.Name, Title: d.Title, Doc: d.Doc, Trust: d.Trust, State: d.State.Keys, StateFiles: len(d.State.Keys) > 0,
-		Network: d.Network || d.Seats.Name != "", Seats: d.Seats.Name, PassEnv: d.Env.Pass, Programs: []Program{d.program()}, Limits: d.limits(),
+		Network: d.Network, PassEnv: d.Env.Pass, Programs: []Program{d.program()}, Limits: d.limits(),
 		Params: d.Params,
 	}
 	if t.Doc == "" {

@@ -103,6 +103,9 @@ func ConfigKeys() []ConfigKey {
 
 const maxConfig = 1 << 20 // bytes of a configuration file
 
+// plainPath are the ASCII bytes that every tool can be told in a path.
+const plainPath = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-+@=,"
+
 // LoadConfig reads and validates flags and file. It returns every mistake, each with the path of its key.
 func LoadConfig(flags Flags) (Config, error) {
 	var f file
@@ -236,6 +239,10 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 		return
 	case workspace == "/":
 		v.bad("workspace", "the root directory cannot be a workspace")
+		return
+	}
+	if i := strings.IndexFunc(workspace, func(r rune) bool { return r < 0x80 && !strings.ContainsRune(plainPath, r) }); i >= 0 {
+		v.bad("workspace", "%q holds %q, which make, Yosys and others cannot be told in a path: use a directory without it (a bind mount will do)", workspace, workspace[i])
 		return
 	}
 	c.Workspace = workspace
