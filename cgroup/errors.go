@@ -44,6 +44,7 @@ type Reason struct {
 // UnavailableError says that no tool can run here, with every reason that was found.
 type UnavailableError struct{ Reasons []Reason }
 
+// Error lists every reason.
 func (e *UnavailableError) Error() string {
 	parts := make([]string, len(e.Reasons))
 	for i, r := range e.Reasons {
@@ -60,6 +61,7 @@ type StartError struct {
 	Err  error
 }
 
+// Error names operation, program and cause.
 func (e *StartError) Error() string { return fmt.Sprintf("%s %q: %v", e.Op, e.Path, e.Err) }
 
 // Unwrap returns the cause.
@@ -96,6 +98,7 @@ type UnprovenError struct {
 	Err       error         // last error of reading or killing; may be nil
 }
 
+// Error names group, reason and survivors.
 func (e *UnprovenError) Error() string {
 	s := fmt.Sprintf("prove %q empty: %s after %v, survivors %v", e.Ref.Path, e.Reason, e.Waited.Round(time.Millisecond), e.Survivors)
 	if e.Err != nil {

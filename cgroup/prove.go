@@ -196,10 +196,11 @@ func (h heldGroup) kill() error {
 	if ino != h.g.ref.Inode || h.g.p.own[ino] {
 		return fmt.Errorf("internal error: group %q has inode %d, not %d, or holds ourselves", h.g.ref.Path, ino, h.g.ref.Inode)
 	}
-	if _, err := h.g.killer.WriteString("1"); err != nil && !errors.Is(err, unix.ENODEV) {
-		return err
+	_, err = h.g.killer.WriteString("1")
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) { // removed: before the write, or during it
+		return nil
 	}
-	return nil
+	return err
 }
 
 func (h heldGroup) wait(d time.Duration) {

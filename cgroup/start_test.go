@@ -4,11 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,21 +71,6 @@ func TestCreateIsExclusive(t *testing.T) {
 	if err := unix.Mkdirat(fd(g.dir), "below", 0o755); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("a group below a job's: %v", err)
 	}
-}
-
-// rehost runs a sidecar of its own in a process of its own, for what a process has only once.
-func rehost(t *testing.T, files []*os.File, args ...string) string {
-	t.Helper()
-	c := exec.CommandContext(deadline(t, 30*time.Second), selfExe, args...)
-	c.Args[0] = villainName
-	c.Args = append([]string{villainName}, args...)
-	c.ExtraFiles = files
-	c.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %v, %s", args, err, out)
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // Go parks a main thread that was locked at its goroutine's end; the kernel judges the process by it.

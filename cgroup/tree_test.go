@@ -55,17 +55,19 @@ func TestEveryTreeDies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, Options{})
 			g, p := w.start(c.args...)
-			settle := func(p *Process) {
+			beside := c.alive - 1 // the leader
+			if c.orphaned {
+				beside++
+			}
+			settle := func(g *Group, p *Process) {
 				if c.says {
 					printed(t, p, "ready")
 				}
-				until(t, "settled tree", func() bool { return len(w.marked()) == c.alive && (!c.orphaned || isClosed(p.reaped)) })
+				until(t, "settled tree", func() bool {
+					return (!c.orphaned || isClosed(p.reaped)) && g.count() == beside && len(w.marked()) == c.alive
+				})
 			}
-			settle(p)
-			beside := c.alive - 1 // the leader
-			if isClosed(p.reaped) {
-				beside++
-			}
+			settle(g, p)
 			killed, err := g.Kill(context.Background())
 			ok(t, err)
 			if killed.Count != beside || killed.AtLeast {
@@ -77,7 +79,7 @@ func TestEveryTreeDies(t *testing.T) {
 			}
 			for name, kill := range c.loses {
 				g, p := w.start(c.args...)
-				settle(p)
+				settle(g, p)
 				kill(t, w, p.PID())
 				until(t, "the leader's death", func() bool { return isClosed(p.reaped) })
 				if left := w.marked(); len(left) == 0 {

@@ -1,187 +1,51 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 )
 
-// world is a Parent with a workspace and one job directory, as the engine would lay it out.
-type world struct {
-	t                  testing.TB
-	p                  *Parent
-	ws, job, work, s0  string
-	target, state, log string
-	mark               string // in the environment of everything that the world's tools start
-	next               int
-}
-
-func newWorld(t *testing.T, o Options) *world {
+// rehost runs a sidecar of its own in a process of its own, for what a process has only once. What it may have left behind
+// when it failed is killed and removed.
+func rehost(t *testing.T, files []*os.File, args ...string) string {
 	t.Helper()
-	w := &world{t: t, ws: t.TempDir(), mark: "MARK=" + uuid.NewString()}
-	w.job = filepath.Join(w.ws, stateName, "jobs", "j")
-	w.work, w.s0 = filepath.Join(w.job, "work"), filepath.Join(w.job, "s0")
-	w.target, w.state, w.log = filepath.Join(w.ws, "target"), filepath.Join(w.ws, stateName, "state"), filepath.Join(w.job, "log")
-	for _, d := range []string{w.work, w.s0, filepath.Join(w.ws, "sub")} {
-		ok(t, os.MkdirAll(d, 0o755))
-	}
-	for _, f := range []string{w.target, w.state, filepath.Join(w.ws, "sub", "input")} {
-		ok(t, os.WriteFile(f, []byte("old"), 0o644))
-	}
-	w.open(o)
-	return w
-}
-
-// open opens the world's Parent (again), and closes it after the test.
-func (w *world) open(o Options) {
-	w.t.Helper()
-	o.Workspace, o.NoReaper = w.ws, true
-	if refusedClone3() {
-		invariant(w.t)
-	}
-	p, err := Open(context.Background(), o)
-	ok(w.t, err)
-	invariant(w.t, p.caps.Dir)
-	w.t.Cleanup(func() { w.close(p) })
-	if want := map[bool]Entry{false: EntryClone3, true: EntryShim}[refusedClone3()]; p.caps.Entry != want {
-		w.t.Fatalf("entry is %q, want %q: %+v", p.caps.Entry, want, p.caps)
-	}
-	w.p = p
-}
-
-func (w *world) close(p *Parent) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	ok(w.t, p.Close(ctx))
-}
-
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func deadline(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func (w *world) create() *Group {
-	w.t.Helper()
-	w.next++
-	g, err := w.p.Create(context.Background(), "job", w.next, Limits{})
-	ok(w.t, err)
-	w.t.Cleanup(func() { // whatever the test did
-		_, err := g.Kill(context.Background())
-		ok(w.t, err)
-		e, err := g.WaitEmpty(context.Background())
-		ok(w.t, err)
-		g.Remove(e)
-	})
-	return g
-}
-
-func (w *world) command(args ...string) Command {
-	return Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: w.work, Linger: -1,
-		Env:     append(BaseEnv(filepath.Join(w.job, "tmp"), "/usr/bin:/bin"), w.mark),
-		Sandbox: Sandbox{Job: []string{w.work, w.s0}, Workspace: w.ws, UID: -1, GID: -1}}
-}
-
-// start starts a villain in a group of its own.
-func (w *world) start(args ...string) (*Group, *Process) {
-	w.t.Helper()
-	g := w.create()
-	p, err := g.Start(context.Background(), w.command(args...))
-	ok(w.t, err)
-	return g, p
-}
-
-// run lets a villain run to its end and returns its lines of output.
-func (w *world) run(c Command) []string {
-	w.t.Helper()
-	g := w.create()
-	p, err := g.Start(context.Background(), c)
-	ok(w.t, err)
-	exit, err := p.Wait(deadline(w.t, 20*time.Second))
-	ok(w.t, err)
-	w.prove(g)
-	out := p.Output().Head
-	if exit.Code != 0 || bytes.Contains(out, []byte("villain:")) {
-		w.t.Fatalf("%v: %+v, output %q", c.Args, exit, out)
-	}
-	return slices.Collect(strings.FieldsFuncSeq(string(out), func(r rune) bool { return r == '\n' }))
-}
-
-func (w *world) prove(g *Group) Empty {
-	w.t.Helper()
-	_, err := g.Kill(context.Background())
-	ok(w.t, err)
-	e, err := g.WaitEmpty(context.Background())
-	ok(w.t, err)
-	if !e.Proves(g.Ref()) {
-		w.t.Fatalf("%+v does not prove %+v", e, g.Ref())
-	}
-	return e
-}
-
-// until waits for cond, which the kernel brings about.
-func until(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(15 * time.Second); !cond(); {
-		if time.Now().After(end) {
-			t.Fatalf("timed out: %s", what)
+	ws := t.TempDir()
+	t.Cleanup(func() {
+		site, err := Discover(Options{})
+		ok(t, err)
+		var st unix.Stat_t
+		ok(t, unix.Stat(ws, &st))
+		middle := filepath.Join(site.Mount, site.Base, fmt.Sprintf("%s%x", middlePrefix, sha256.Sum256(fmt.Appendf(nil, "%d:%d", st.Dev, st.Ino)))[:len(middlePrefix)+12])
+		groups, err := filepath.Glob(middle + "/*/cgroup.kill")
+		ok(t, err)
+		for _, kill := range groups {
+			ok(t, os.WriteFile(kill, []byte("1"), 0))
+			until(t, "removal", func() bool { return unix.Rmdir(filepath.Dir(kill)) == nil })
 		}
-		<-time.After(time.Millisecond)
-	}
-}
-
-// printed waits for a line of output.
-func printed(t testing.TB, p *Process, line string) {
-	t.Helper()
-	until(t, "output "+line, func() bool { return slices.Contains(strings.Split(string(p.Output().Head), "\n"), line) })
-}
-
-// marked lists the living processes with mark in their environment.
-func (w *world) marked() (pids []int) {
-	all, err := filepath.Glob("/proc/[0-9]*/environ")
-	ok(w.t, err)
-	for _, file := range all {
-		env, err := os.ReadFile(file) // it may be gone, and then it is not alive
-		if err == nil && strings.Contains("\x00"+string(env), "\x00"+w.mark+"\x00") {
-			pid, err := strconv.Atoi(strings.Split(file, "/")[2])
-			ok(w.t, err)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-func (g *Group) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.descendantsLocked().Count
-}
-
-func refusedClone3() bool { return os.Getenv("EDA_TEST_REFUSE_CLONE3") != "" }
-
-func killAll(t testing.TB, pids []int) {
-	for _, pid := range pids { // found by their mark: ours
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+		if err := unix.Rmdir(middle); err != nil && err != unix.ENOENT {
 			t.Error(err)
 		}
+	})
+	c := exec.CommandContext(deadline(t, 60*time.Second), selfExe)
+	c.Args = append([]string{villainName}, args...)
+	c.ExtraFiles = files
+	c.Env = append(os.Environ(), "VILLAIN_WORKSPACE="+ws)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v, %s", args, err, out)
 	}
+	return strings.TrimSpace(string(out))
 }
 
 // hostMain is the work of a re-executed process that is a sidecar itself, for tests of what a process has only once.
@@ -193,9 +57,7 @@ func hostMain(what string, args []string) {
 		hostEvacuate(args[0])
 		return
 	}
-	ws, err := os.MkdirTemp("", "ws")
-	fatal(err)
-	o := Options{Workspace: ws, NoReaper: what != "reap" && what != "escape"}
+	o := Options{Workspace: os.Getenv("VILLAIN_WORKSPACE"), NoReaper: what != "reap" && what != "escape"}
 	o.off.mainThread = what == "launches" && args[1] == "naive"
 	o.off.steal = what == "reap" && args[0] == "steal"
 	p, err := Open(context.Background(), o)
@@ -263,9 +125,11 @@ func hostRun(p *Parent, step int, args ...string) string {
 func hostReap(p *Parent, steal bool) {
 	const leaders, orphans = 40, 25
 	ctx := context.Background()
-	wrong := make(chan int, leaders)
+	wrong, slots := make(chan int, leaders), make(chan struct{}, 8)
 	for i := range leaders {
 		go func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			g, err := p.Create(ctx, "host", i, Limits{})
 			fatal(err)
 			want, args := i+1, []string{villainName, "exit", strconv.Itoa(i + 1)}
