@@ -14,7 +14,7 @@ import (
 
 // BenchmarkCommit is one commit transaction, alternating with the floor: append 512 bytes to a file and sync it.
 func BenchmarkCommit(b *testing.B) {
-	l := start(b, Options{})
+	l := start(b, Options{Dir: b.TempDir()})
 	for i := range 300 { // the log is recycled once
 		l.want("durable", nil)(l.SetAgent(fmt.Sprint(i)))
 	}
@@ -52,7 +52,7 @@ func BenchmarkCommit(b *testing.B) {
 func BenchmarkSessions(b *testing.B) {
 	for _, k := range []int{1, 8} {
 		b.Run(fmt.Sprint(k), func(b *testing.B) {
-			l := start(b, Options{})
+			l := start(b, Options{Dir: b.TempDir()})
 			before := l.Stats().Commits
 			var jobs sync.WaitGroup
 			began := time.Now()

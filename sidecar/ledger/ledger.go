@@ -81,10 +81,7 @@ func (l *Ledger) Publishing(j *txn.Journal, events ...audit.Event) (*Ticket, err
 	if err != nil {
 		return nil, err
 	}
-	job, now := j.Job, l.now()
-	return l.put(job, batch.Op{Events: events, Bytes: len(doc), Payload: change(func(s *store, _ int64) error {
-		return s.one(ErrPhase, sqlPhase, string(doc), now, job)
-	})})
+	return l.put(j.Job, batch.Op{Events: events, Bytes: len(doc), Payload: update(ErrPhase, sqlPhase, string(doc), l.now(), j.Job)})
 }
 
 // Commit is the commit point: phase committed, the session's new state and event commit in one transaction. s is the
@@ -108,9 +105,7 @@ func (l *Ledger) Commit(job string, s Session, commit audit.Event) (*Ticket, err
 // events are its outstanding ones and end with rollback.
 func (l *Ledger) RolledBack(job string, events ...audit.Event) (*Ticket, error) {
 	now := l.now()
-	return l.put(job, batch.Op{Events: events, Payload: change(func(s *store, _ int64) error {
-		return s.one(ErrPhase, sqlUndone, now, now, job)
-	})})
+	return l.put(job, batch.Op{Events: events, Payload: update(ErrPhase, sqlUndone, now, now, job)})
 }
 
 // SessionOp creates a session (generation 0) or destroys one (DestroyedAt set): its state is emptied and never changes
@@ -132,18 +127,12 @@ func (l *Ledger) SessionOp(s Session, allow, commit audit.Event) (*Ticket, error
 
 // Settled says that nothing of a committed job is left to do but to let its backups expire. It rides.
 func (l *Ledger) Settled(job string, events ...audit.Event) (*Ticket, error) {
-	now := l.now()
-	return l.put(job, batch.Op{Events: events, Ride: true, Payload: change(func(s *store, _ int64) error {
-		return s.one(ErrPhase, sqlSettle, now, job)
-	})})
+	return l.put(job, batch.Op{Events: events, Ride: true, Payload: update(ErrPhase, sqlSettle, l.now(), job)})
 }
 
 // Retired says that a settled job's directory is gone. It rides.
 func (l *Ledger) Retired(job string) (*Ticket, error) {
-	now := l.now()
-	return l.put("", batch.Op{Ride: true, Payload: change(func(s *store, _ int64) error {
-		return s.one(ErrPhase, sqlRetire, now, job)
-	})})
+	return l.put("", batch.Op{Ride: true, Payload: update(ErrPhase, sqlRetire, l.now(), job)})
 }
 
 // Record adds events that change no row. They ride, but for termination_unproven and recovered.
@@ -158,9 +147,7 @@ func (l *Ledger) RecordLast(events ...audit.Event) (*Ticket, error) {
 
 // SetAgent keeps the hash of the agent's secret. It is awaited.
 func (l *Ledger) SetAgent(hash string) (*Ticket, error) {
-	return l.put("", batch.Op{Payload: change(func(s *store, _ int64) error {
-		return s.one(ErrNotFound, sqlMeta, hash, "agent")
-	})})
+	return l.put("", batch.Op{Payload: update(ErrNotFound, sqlMeta, hash, "agent")})
 }
 
 // Deny adds event deny, at most 10 a second for each principal: the next one says how many were left out. It rides.
@@ -230,22 +217,6 @@ func stamp(s Session, commit audit.Event) ([]byte, audit.Event, error) {
 	}
 	commit.Session, commit.Data = s.ID, data
 	return state, commit, nil
-}
-
-// saveSession compares and sets: the row must still be of the generation that s was cloned from.
-func (s *store) saveSession(row Session, job string, state []byte, now int64) error {
-	if row.Generation == 0 {
-		_, err := s.exec(sqlInsert, row.ID, row.Owner, row.Name, job, string(state), now, now)
-		if errors.Is(err, batch.ErrRefused) {
-			err = fmt.Errorf("%w: %w", ErrStale, err)
-		}
-		return err
-	}
-	var destroyed any
-	if !row.DestroyedAt.IsZero() {
-		destroyed = row.DestroyedAt.UnixNano()
-	}
-	return s.one(ErrStale, sqlUpdate, job, string(state), now, destroyed, row.ID, row.Generation)
 }
 
 // Stats counts the writer's COMMITs, each one fsync of the log, and its checkpoints.
@@ -331,23 +302,20 @@ type denials struct {
 	of map[string]*denied
 }
 
-type denied struct {
-	second, count int64
-	suppressed    int64
-}
+type denied struct{ second, count, suppressed int64 }
 
 func (d *denials) admit(principal string, now int64) (suppressed int64, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.of[principal]
-	if p == nil {
-		if d.of == nil || len(d.of) >= 1024 { // more principals than any configuration names
-			d.of = map[string]*denied{}
-		}
-		p = &denied{}
-		d.of[principal] = p
+	if d.of == nil || len(d.of) >= 1024 { // more principals than any configuration names
+		d.of = map[string]*denied{}
 	}
-	if second := now / int64(time.Second); second != p.second {
+	p := d.of[principal]
+	if second := now / int64(time.Second); p == nil || p.second != second {
+		if p == nil {
+			p = &denied{}
+			d.of[principal] = p
+		}
 		p.second, p.count = second, 0
 	}
 	if p.count++; p.count > 10 {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 const fileName = "ledger.db"
@@ -28,9 +29,10 @@ const fileName = "ledger.db"
 // Opening is what Open found. The caller writes Epoch into owner.lock and syncs it before anything else is done.
 type Opening struct {
 	Workspace string
-	Epoch     int64 // of this opening
-	Fresh     bool  // there was no ledger
-	Restored  bool  // the ledger is older than owner.lock says: quarantine its open jobs
+	Epoch     int64    // of this opening
+	Fresh     bool     // there was no ledger
+	Restored  bool     // the ledger is older than owner.lock says: quarantine its open jobs
+	Disagree  []string // open jobs whose phase is not what their events say: quarantine them
 	Warnings  []string
 }
 
@@ -83,7 +85,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	case err == nil:
 		go l.write()
 		return l, nil
-	case c == codeCorrupt || c == codeNotADB:
+	case c == codeCorrupt, c == codeNotADB, errors.Is(err, audit.ErrTrail), errors.Is(err, ErrNotFound):
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	case c == codeFull:
 		err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
@@ -97,15 +99,18 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 	if err := create(o.Dir, path); err != nil {
 		return nil, err
 	}
-	l := &Ledger{o: o, queue: batch.New(o.Sinks...), ended: make(chan struct{})}
+	s := &store{stmts: map[string]*sql.Stmt{}, fault: o.Fault}
+	l := &Ledger{o: o, store: s, queue: batch.New(o.Sinks...), ended: make(chan struct{})}
 	l.closed = sync.OnceValue(l.closeFiles)
-	l.store = &store{stmts: map[string]*sql.Stmt{}, fault: o.Fault}
-	s := l.store
-	// (a) whose file it is
 	if err := s.connect(ctx, path); err != nil {
 		return nil, err
 	}
-	if err := l.identify(ctx, path); err != nil {
+	// (a) whose file it is
+	version, err := identify(ctx, s.conn, 1+len(o.migrations))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.claim(ctx, version); err != nil {
 		return nil, err
 	}
 	// (b) what is read is made durable before it is believed
@@ -115,7 +120,9 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 	if err := l.check(ctx); err != nil {
 		return nil, err
 	}
-	var err error
+	if err := l.migrate(ctx, path, version); err != nil {
+		return nil, err
+	}
 	if l.Reader, err = openReader(o.Dir, 1+len(o.migrations)); err != nil {
 		return nil, err
 	}
@@ -192,13 +199,9 @@ func (s *store) close() error {
 	return errors.Join(append(errs, s.conn.Close(), s.db.Close())...)
 }
 
-// identify refuses a file that is not this program's ledger of this workspace, makes a fresh one, migrates an older one.
-func (l *Ledger) identify(ctx context.Context, path string) error {
-	s, steps := l.store, l.o.migrations
-	version, err := identify(ctx, s.conn, 1+len(steps))
-	if err != nil {
-		return err
-	}
+// claim sets the pragmas, makes a fresh ledger, and refuses that of another workspace.
+func (l *Ledger) claim(ctx context.Context, version int) error {
+	s := l.store
 	if l.opening.Fresh = version == 0; l.opening.Fresh && l.o.JobsExist {
 		return ErrFresh
 	}
@@ -208,21 +211,10 @@ func (l *Ledger) identify(ctx context.Context, path string) error {
 		}
 	}
 	if version == 0 {
-		if l.o.Workspace == "" {
-			l.o.Workspace = uuid.NewString()
+		if s.workspace = l.o.Workspace; s.workspace == "" {
+			s.workspace = uuid.NewString()
 		}
-		s.workspace = l.o.Workspace
 		if err := s.migrate(1, schema, triggers); err != nil {
-			return err
-		}
-	}
-	if version > 0 && version <= len(steps) {
-		if err := backup(ctx, s.conn, path+".v"+strconv.Itoa(version), os.O_TRUNC); err != nil {
-			return err
-		}
-	}
-	for v := max(version, 1); v <= len(steps); v++ {
-		if err := s.migrate(v+1, steps[v-1]); err != nil {
 			return err
 		}
 	}
@@ -233,6 +225,22 @@ func (l *Ledger) identify(ctx context.Context, path string) error {
 		return fmt.Errorf("%q, not %q: %w", s.workspace, l.o.Workspace, ErrWorkspace)
 	}
 	l.opening.Workspace = s.workspace
+	return nil
+}
+
+// migrate leads an older ledger to the newest version, after a backup of it.
+func (l *Ledger) migrate(ctx context.Context, path string, version int) error {
+	steps := l.o.migrations
+	if version > 0 && version <= len(steps) { // an earlier attempt may have left half a backup
+		if err := backup(ctx, l.store.conn, path+".v"+strconv.Itoa(version), os.O_TRUNC); err != nil {
+			return err
+		}
+	}
+	for v := max(version, 1); v <= len(steps); v++ {
+		if err := l.store.migrate(v+1, steps[v-1]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -347,26 +355,27 @@ func (l *Ledger) verifyOpen(ctx context.Context) (map[string]audit.Order, error)
 	if err != nil {
 		return nil, err
 	}
-	from := head.Seq
-	known := map[string]audit.Order{}
+	from, known := head.Seq, map[string]audit.Order{}
 	for _, j := range open {
-		from = min(from, j.FirstSeq)
-		known[j.ID] = audit.Order{}
+		from, known[j.ID] = min(from, j.FirstSeq), audit.Order{}
 	}
 	v, err := l.verifier(ctx, from-1)
 	if err != nil {
 		return nil, err
 	}
-	return known, l.Events(ctx, Query{After: from - 1}, func(r Record) error {
+	err = l.Events(ctx, Query{After: from - 1}, func(r Record) error {
 		e, err := v.Add(r.Row)
 		if o, isOpen := known[e.Job]; err == nil && isOpen {
 			known[e.Job], err = o.Next(e.Kind)
 		}
-		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
 		return err
 	})
+	for _, j := range open {
+		if (j.Phase == txn.Committed) != (known[j.ID].State == audit.Committed) {
+			l.opening.Disagree = append(l.opening.Disagree, j.ID)
+		}
+	}
+	return known, err
 }
 
 // begin starts the epoch, with the events that say so.
@@ -382,12 +391,7 @@ func (l *Ledger) begin(known map[string]audit.Order) error {
 		events = append(events, audit.Event{Kind: audit.LedgerRestored, Data: map[string]any{"epoch": s.epoch, "lock_epoch": l.o.LockEpoch}})
 	}
 	events = append(events, audit.Event{Kind: audit.LedgerOpened, Data: map[string]any{"epoch": epoch, "boot_id": l.o.BootID}})
-	t, err := l.put("", batch.Op{Events: events, Known: known, Payload: change(func(s *store, _ int64) error {
-		if err := s.one(ErrNotFound, sqlMeta, strconv.FormatInt(epoch, 10), "epoch"); err != nil {
-			return err
-		}
-		return s.one(ErrNotFound, sqlMeta, l.o.BootID, "boot_id")
-	})})
+	t, err := l.put("", batch.Op{Events: events, Known: known, Payload: update(ErrNotFound, sqlMeta, strconv.FormatInt(epoch, 10), "epoch")})
 	if err != nil {
 		return err
 	}

@@ -102,10 +102,10 @@ func sums(t testing.TB, dir string) string {
 // start finds a ledger that is whole.
 func TestOpenFails(t *testing.T) {
 	for _, fresh := range []bool{true, false} {
-		dir := t.TempDir()
+		dir := memory(t)
 		for n := 1; ; n++ {
 			if fresh {
-				dir = t.TempDir()
+				dir = memory(t)
 			}
 			cmd, out := child(t, fmt.Sprint("fail ", n), dir)
 			fired := false
@@ -258,12 +258,29 @@ func TestMigration(t *testing.T) {
 	if _, err := OpenReader(dir); !errors.Is(err, ErrNewer) {
 		t.Errorf("the older reader: got %v", err)
 	}
-	old := t.TempDir()
+	old := memory(t)
 	if err := os.Rename(backup, filepath.Join(old, fileName)); err != nil {
 		t.Fatal(err)
 	}
 	if c := start(t, Options{Dir: old}); c.phase("j2") != "publishing_outputs" {
 		t.Errorf("the backup has j2 in phase %s", c.phase("j2"))
+	}
+}
+
+// TestDisagree: an open job whose phase somebody edited is named at the start; the control is the ledger as it was.
+func TestDisagree(t *testing.T) {
+	for _, c := range []struct{ edit, want string }{
+		{"SELECT 1", "[]"},
+		{"UPDATE jobs SET phase = 'committed' WHERE id = 'j2'", "[j2]"},
+		{"UPDATE jobs SET phase = 'publishing_outputs' WHERE id = 'j1'", "[j1]"},
+	} {
+		dir := prepared(t)
+		if err := raw(t, dir, "DROP TRIGGER jobs_final", c.edit); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(start(t, Options{Dir: dir}).Opening().Disagree); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.edit, got, c.want)
+		}
 	}
 }
 

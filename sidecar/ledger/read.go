@@ -134,11 +134,7 @@ func (r *Reader) Sessions(ctx context.Context, owner, after string, limit int) (
 
 // Head returns the number and hash of the newest event; the zero value: none.
 func (r *Reader) Head(ctx context.Context) (audit.Head, error) {
-	head, err := only(query(ctx, r.db, func(rows *sql.Rows, h *audit.Head) error { return rows.Scan(&h.Seq, &h.Hash) }, sqlHead))
-	if errors.Is(err, ErrNotFound) {
-		err = nil
-	}
-	return head, err
+	return only(query(ctx, r.db, scanHead, sqlHead))
 }
 
 // Agent returns what SetAgent kept; empty if nothing.
@@ -247,6 +243,11 @@ func only[T any](all []T, err error) (T, error) {
 		return none, err
 	}
 	return all[0], nil
+}
+
+func scanHead(rows *sql.Rows, h *audit.Head) error {
+	var epoch int64
+	return rows.Scan(&epoch, &h.Seq, &h.Hash)
 }
 
 func scanInt(rows *sql.Rows, n *int64) error { return rows.Scan(n) }

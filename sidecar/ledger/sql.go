@@ -30,7 +30,7 @@ CREATE TABLE events (
 CREATE INDEX events_job ON events (job);
 CREATE INDEX events_session ON events (session);
 CREATE INDEX events_at ON events (at);
-INSERT INTO meta VALUES ('epoch', '0'), ('pruned_seq', '0'), ('pruned_hash', ''), ('agent', ''), ('boot_id', '');
+INSERT INTO meta VALUES ('epoch', '0'), ('pruned_seq', '0'), ('pruned_hash', ''), ('agent', '');
 `
 
 // triggers refuse what the code never does: one that fires is a bug, and still only a rollback.
@@ -60,7 +60,7 @@ CREATE TRIGGER sessions_no_delete BEFORE DELETE ON sessions
 // Written by the store.
 const (
 	sqlEpoch     = `SELECT v FROM meta WHERE k = 'epoch'`
-	sqlHead      = `SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1`
+	sqlHead      = `SELECT m.v, COALESCE(e.seq, 0), e.hash FROM meta m LEFT JOIN events e ON e.seq = (SELECT MAX(seq) FROM events) WHERE m.k = 'epoch'`
 	sqlWorkspace = `SELECT v FROM meta WHERE k = 'workspace_id'`
 	sqlClaim     = `INSERT INTO meta VALUES ('workspace_id', ?)`
 	sqlMeta      = `UPDATE meta SET v = ? WHERE k = ?`

@@ -29,6 +29,11 @@ type store struct {
 // change is the payload of an operation: what it does beside adding events, the first of which gets the number first.
 type change func(s *store, first int64) error
 
+// update is a change of one row; if there is none, the operation is refused because of why.
+func update(why error, query string, args ...any) change {
+	return func(s *store, _ int64) error { return s.one(why, query, args...) }
+}
+
 // Begin starts a transaction, and poisons if another process has opened the ledger since.
 func (s *store) Begin() (err error) {
 	defer panicked(&err)
@@ -36,7 +41,7 @@ func (s *store) Begin() (err error) {
 		return err
 	}
 	var epoch int64
-	if s.head, epoch, err = s.read(); err != nil {
+	if err := s.row(sqlHead, &epoch, &s.head.Seq, &s.head.Hash); err != nil {
 		return err
 	}
 	if epoch != s.epoch {
@@ -44,20 +49,6 @@ func (s *store) Begin() (err error) {
 		return fmt.Errorf("epoch %d, ours is %d: %w", epoch, s.epoch, ErrFenced)
 	}
 	return nil
-}
-
-// read returns the chain's head and the epoch as this transaction sees them.
-func (s *store) read() (head audit.Head, epoch int64, err error) {
-	if err := s.row(sqlEpoch, &epoch); err != nil {
-		return head, 0, err
-	}
-	switch err := s.row(sqlHead, &head.Seq, &head.Hash); {
-	case errors.Is(err, sql.ErrNoRows):
-		return audit.Head{}, epoch, nil // a fresh ledger: pruning never takes the last event
-	case err != nil:
-		return head, 0, err
-	}
-	return head, epoch, nil
 }
 
 // Apply does one operation in a savepoint; if it is refused its neighbours go on.
@@ -100,6 +91,22 @@ func (s *store) apply(op batch.Op) error {
 		return change(s, first)
 	}
 	return nil
+}
+
+// saveSession compares and sets: the row must still be of the generation that s was cloned from.
+func (s *store) saveSession(row Session, job string, state []byte, now int64) error {
+	if row.Generation == 0 {
+		_, err := s.exec(sqlInsert, row.ID, row.Owner, row.Name, job, string(state), now, now)
+		if errors.Is(err, batch.ErrRefused) {
+			err = fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		return err
+	}
+	var destroyed any
+	if !row.DestroyedAt.IsZero() {
+		destroyed = row.DestroyedAt.UnixNano()
+	}
+	return s.one(ErrStale, sqlUpdate, job, string(state), now, destroyed, row.ID, row.Generation)
 }
 
 // Commit is the commit point of every operation of the batch.
@@ -149,11 +156,7 @@ func (s *store) row(query string, into ...any) error {
 	if err != nil {
 		return fate(query, err)
 	}
-	err = stmt.QueryRowContext(context.Background()).Scan(into...)
-	if errors.Is(err, sql.ErrNoRows) {
-		return err
-	}
-	return fate(query, err)
+	return fate(query, stmt.QueryRowContext(context.Background()).Scan(into...))
 }
 
 func (s *store) prepare(query string) (*sql.Stmt, error) {
