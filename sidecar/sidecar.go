@@ -149,9 +149,6 @@ func (s *Sidecar) Close() error {
 	return errors.Join(errs...)
 }
 
-// Capabilities says what contains the tools here.
-func (s *Sidecar) Capabilities() cgroup.Capabilities { return s.groups.Capabilities() }
-
 // local makes groups on this machine.
 type local struct{ *cgroup.Parent }
 

@@ -22,9 +22,6 @@ type (
 // Close closes ch, a channel that is only ever closed.
 func Close(ch chan struct{}) { close(ch) }
 
-// Recv waits until ch is closed.
-func Recv(ch <-chan struct{}) { <-ch }
-
 // First waits until a or b is closed and says which: 0 for a, 1 for b. If both are, either answer is possible.
 func First(a, b <-chan struct{}) int {
 	select {
