@@ -104,7 +104,8 @@ var (
 var bans = []ban{
 	{"os/exec", nil, []string{"cgroup", "sidecar/agent"}, false, "only cgroup starts processes: no other start is contained"},
 	{"os", regexp.MustCompile(`^(StartProcess|FindProcess)$`), []string{"cgroup", "sidecar/agent"}, false, "only cgroup starts and signals processes"},
-	{"os", regexp.MustCompile(`^(Rename|Remove|RemoveAll)$`), []string{"sidecar/durable", "cgroup"}, false, "only durable renames and removes (cgroup: its groups): every other way skips an fsync or an identity check"},
+	{"os", regexp.MustCompile(`^(Rename|Remove)$`), []string{"sidecar/durable", "cgroup"}, false, "only durable renames and removes (cgroup: its groups): every other way skips an fsync or an identity check"},
+	{"os", regexp.MustCompile(`^RemoveAll$`), []string{"sidecar/durable", "cgroup", "cmd/eda-sidecar"}, false, "only durable removes (cmd: its temporary copies of an example)"},
 	{"os", regexp.MustCompile(`^(WriteFile|Create)$`), []string{"sidecar/durable", "cgroup"}, false, "only durable writes files: write, fsync, close, rename, fsync of both directories"},
 	{"os", regexp.MustCompile(`^(Getenv|LookupEnv|Environ|ExpandEnv|Setenv|Unsetenv|Clearenv)$`), []string{"cmd/eda-sidecar"}, false, "only cmd reads the environment, into one Config"},
 	{"golang.org/x/sys/unix", nil, []string{"cgroup", "sidecar/durable", "sidecar/agent", "cmd/eda-sidecar"}, false, "raw system calls stay in three packages and the set-up of main"},
