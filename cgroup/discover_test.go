@@ -111,3 +111,37 @@ func TestEvacuate(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// The host's root group is left as it is; in a delegated one we make room for a controller and enable it, for real. Of those that
+// are ours no host with cgroup v1 has one to give, so hugetlb stands for them.
+func TestControllersAreEnabled(t *testing.T) {
+	invariant(t)
+	site, err := Discover(Options{})
+	ok(t, err)
+	root := filepath.Join(site.Mount, "cgroup.subtree_control")
+	o := Options{Workspace: t.TempDir(), NoReaper: true, off: switches{controllers: []string{"hugetlb"}}}
+	p, err := Open(t.Context(), o)
+	ok(t, err)
+	if c := p.caps; site.Kind == KindRoot && (len(c.Controllers) > 0 || c.MissingWhy == "") {
+		t.Errorf("root: %+v", c)
+	}
+	ok(t, p.Close(t.Context()))
+	before, err := os.ReadFile(root)
+	ok(t, err)
+	if !strings.Contains(string(before), "hugetlb") { // as the host's administrator
+		ok(t, os.WriteFile(root, []byte("+hugetlb"), 0))
+		t.Cleanup(func() {
+			until(t, "controller off", func() bool { return os.WriteFile(root, []byte("-hugetlb"), 0) == nil })
+		})
+	}
+	base := filepath.Join(site.Mount, site.Base, "enable-"+itoa(os.Getpid()))
+	ok(t, os.Mkdir(base, 0o755))
+	t.Cleanup(func() { until(t, "removal", func() bool { return unix.Rmdir(base) == nil }) })
+	got := rehost(t, nil, "enable", base)
+	t.Cleanup(func() {
+		until(t, "removal", func() bool { return unix.Rmdir(filepath.Join(base, supervisorName)) == nil })
+	})
+	if got != "delegated enabled [hugetlb] missing [], own /supervisor, file true" {
+		t.Error(got)
+	}
+}

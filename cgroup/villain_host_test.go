@@ -57,9 +57,15 @@ func hostMain(what string, args []string) {
 		hostEvacuate(args[0])
 		return
 	}
+	if what == "enable" {
+		fatal(os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0))
+	}
 	o := Options{Workspace: os.Getenv("VILLAIN_WORKSPACE"), NoReaper: what != "reap" && what != "escape"}
 	o.off.mainThread = what == "launches" && args[1] == "naive"
 	o.off.steal = what == "reap" && args[0] == "steal"
+	if what == "enable" {
+		o.Parent, o.off.controllers = args[0], []string{"hugetlb"}
+	}
 	p, err := Open(context.Background(), o)
 	fatal(err)
 	switch what {
@@ -92,6 +98,18 @@ func hostMain(what string, args []string) {
 		say("NoNewPrivs", strings.Fields(after)[0]+",", verdict)
 	case "reap":
 		hostReap(p, o.off.steal)
+	case "enable":
+		g, err := p.Create(context.Background(), "host", 0, Limits{})
+		fatal(err)
+		text, err := os.ReadFile("/proc/self/cgroup")
+		fatal(err)
+		own, _ := ownPath(string(text))
+		say(p.caps.Kind, "enabled", p.caps.Controllers, "missing", fmt.Sprint(p.caps.Missing)+",", "own", strings.TrimPrefix(own, p.site.Base)+",", "file", existsAt(fd(g.dir), "hugetlb.2MB.max"))
+		_, err = g.Kill(context.Background())
+		fatal(err)
+		e, err := g.WaitEmpty(context.Background())
+		fatal(err)
+		g.Remove(e)
 	case "escape":
 		hostEscape(p)
 	default:
