@@ -40,5 +40,5 @@ type Event struct {
 	Principal string
 	RequestID string
 	At        time.Time      // UTC; the zero value lets the ledger stamp it
-	Data      map[string]any // by kind, see docs/audit.md; JSON values only, never argument values
+	Data      map[string]any // by kind, see docs/audit.md; JSON values only, never argument values; not changed once handed over
 }

@@ -297,7 +297,12 @@ func TestSessions(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	b.want("durable", nil)(create("w", "alu", "c5")) // its name may
-	all, err := b.Sessions(t.Context(), "me", "", 10)
+	b.want("durable", nil)(create("x", "", "c6"))    // those without a name may be many
+	b.want("durable", nil)(create("y", "", "c7"))
+	if _, err := b.SessionByName(t.Context(), "me", ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	all, err := b.Sessions(t.Context(), "me", "", 2)
 	if got := fmt.Sprint(len(all), all[0].ID, all[1].ID); err != nil || got != "2uw" {
 		t.Errorf("got %s, %v", got, err)
 	}

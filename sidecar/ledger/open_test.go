@@ -312,6 +312,14 @@ func TestReaderAlone(t *testing.T) {
 	for out.Scan() {
 	}
 	_ = cmd.Wait() // it was killed
+	files := func() (all string) {
+		for _, name := range []string{fileName, fileName + "-wal"} {
+			b, err := os.ReadFile(filepath.Join(killed, name))
+			all += fmt.Sprintf("%x %v ", sha256.Sum256(b), err)
+		}
+		return all
+	}
+	was = files()
 	if r, err = OpenReader(killed); err != nil {
 		t.Fatal(err)
 	}
@@ -320,6 +328,9 @@ func TestReaderAlone(t *testing.T) {
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
+	}
+	if is := files(); is != was {
+		t.Errorf("a reader changed what a crash left: %s, was %s", is, was)
 	}
 	if _, err := OpenReader(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)

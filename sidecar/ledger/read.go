@@ -121,9 +121,10 @@ func (r *Reader) Session(ctx context.Context, id string) (Session, error) {
 	return only(query(ctx, r.db, scanSession, sqlSessions+"id = ?", id))
 }
 
-// SessionByName returns an owner's session that is not destroyed, or an error that wraps [ErrNotFound].
+// SessionByName returns an owner's session that is not destroyed, or an error that wraps [ErrNotFound]. Sessions without
+// a name are not found by it; an owner may have any number of them.
 func (r *Reader) SessionByName(ctx context.Context, owner, name string) (Session, error) {
-	return only(query(ctx, r.db, scanSession, sqlSessions+"owner = ? AND name = ? AND destroyed_at IS NULL", owner, name))
+	return only(query(ctx, r.db, scanSession, sqlSessions+"owner = ? AND name = ? AND name <> '' AND destroyed_at IS NULL", owner, name))
 }
 
 // Sessions returns at most limit of an owner's sessions that are not destroyed, by id, behind after.
@@ -167,23 +168,11 @@ func (r *Reader) Events(ctx context.Context, q Query, fn func(Record) error) err
 // Follow is Events that goes on: it looks for new events four times a second until ctx ends, and returns its cause.
 // No event is ever taken back: what a reader can see has been synced.
 func (r *Reader) Follow(ctx context.Context, q Query, fn func(Record) error) error {
-	conn, err := r.db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("follow: %w", err)
-	}
-	defer func() { _ = conn.Close() }() // goes back to the pool
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	for seen := int64(-1); ; {
-		var version int64 // changes when another connection has committed
-		if err := conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version); err != nil {
-			return fmt.Errorf("follow: %w", err)
-		}
-		if version != seen {
-			seen = version
-			if err := r.Events(ctx, q, func(rec Record) error { q.After = rec.Seq; return fn(rec) }); err != nil {
-				return err
-			}
+	for {
+		if err := r.Events(ctx, q, func(rec Record) error { q.After = rec.Seq; return fn(rec) }); err != nil {
+			return err
 		}
 		select {
 		case <-tick.C:

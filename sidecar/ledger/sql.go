@@ -1,7 +1,7 @@
 package ledger
 
 // The SQL of the ledger, all of it: portable to PostgreSQL but for the form of the triggers and the placeholders.
-// No rowid, no INSERT OR REPLACE, no functions of JSON or dates, no PRAGMA (those are in open.go and follow).
+// No rowid, no INSERT OR REPLACE, no functions of JSON or dates, no PRAGMA (those are in open.go).
 
 // schemaVersion is PRAGMA user_version. applicationID says whose file it is ("EDAL").
 const (
@@ -23,7 +23,7 @@ CREATE INDEX jobs_unretired ON jobs (id) WHERE retired_at IS NULL;
 CREATE TABLE sessions (
   id TEXT NOT NULL PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL, generation BIGINT NOT NULL, job TEXT NOT NULL,
   state TEXT NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, destroyed_at BIGINT);
-CREATE UNIQUE INDEX sessions_name ON sessions (owner, name) WHERE destroyed_at IS NULL;
+CREATE UNIQUE INDEX sessions_name ON sessions (owner, name) WHERE destroyed_at IS NULL AND name <> '';
 CREATE TABLE events (
   seq INTEGER NOT NULL PRIMARY KEY, job TEXT, session TEXT, kind TEXT NOT NULL, tool TEXT, principal TEXT,
   at BIGINT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL);

@@ -210,6 +210,7 @@ func (q *Queue) run(s Store, round []*Ticket, poison error) {
 		if t.refused == nil && ack == Durable {
 			q.feed(t) // before the answer: whoever has it finds it counted
 		}
+		t.op = Op{} // whoever keeps the ticket need not keep the operation
 		msync.Close(t.done)
 	}
 }
