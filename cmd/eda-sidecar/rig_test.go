@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -119,15 +120,39 @@ type running struct {
 	stop     context.CancelFunc
 }
 
+// program builds the program as it is shipped, once: scripts run the test binary in its place, under the race detector if
+// that is on. It goes with the directory that testscript keeps its own in.
+var program = sync.OnceValues(func() (string, error) {
+	inPath, err := exec.LookPath("eda-sidecar")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(inPath), "built", "eda-sidecar")
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, ".")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
 // command prepares the program, or, with prefix, a program that runs it: strace, unshare.
 func (w *world) command(prefix []string, args ...string) *running {
 	w.t.Helper()
-	argv := slices.Clone(prefix)
-	argv = append(argv, "eda-sidecar", args[0])
+	path, err := program()
+	ok(w.t, err)
+	argv := append(slices.Clone(prefix), path, args[0])
 	argv = append(append(argv, w.flags...), args[1:]...)
+	return w.other(argv[0], argv[1:]...)
+}
+
+// other prepares any program.
+func (w *world) other(name string, args ...string) *running {
+	w.t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	w.t.Cleanup(stop)
-	r := &running{w: w, cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), stop: stop}
+	r := &running{w: w, cmd: exec.CommandContext(ctx, name, args...), stop: stop}
 	r.cmd.Dir, r.cmd.Stdout, r.cmd.Stderr = w.dir, &r.out, &r.err
 	r.cmd.WaitDelay = 5 * time.Second
 	return r
