@@ -145,13 +145,20 @@ func TestDecodeIsStrict(t *testing.T) {
 
 func TestEncodeRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Entry){
-		"no_kind":      func(e *Entry) { e.Kind = "" },
-		"no_time":      func(e *Entry) { e.At = time.Time{} },
-		"no_job":       func(e *Entry) { e.Job = "" },
-		"no_number":    func(e *Entry) { e.N = 0 },
-		"ledger_job":   func(e *Entry) { e.Kind = LedgerOpened },
-		"reserved":     func(e *Entry) { e.Data = map[string]any{"tool": "x"} },
-		"not_json":     func(e *Entry) { e.Data = map[string]any{"x": func() {}} },
+		"no_kind":    func(e *Entry) { e.Kind = "" },
+		"no_time":    func(e *Entry) { e.At = time.Time{} },
+		"no_job":     func(e *Entry) { e.Job = "" },
+		"no_number":  func(e *Entry) { e.N = 0 },
+		"ledger_job": func(e *Entry) { e.Kind = LedgerOpened },
+		"reserved":   func(e *Entry) { e.Data = map[string]any{"tool": "x"} },
+		"not_json":   func(e *Entry) { e.Data = map[string]any{"x": func() {}} },
+		"late":       func(e *Entry) { e.At = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"collide":    func(e *Entry) { e.Data = map[string]any{"x": map[string]any{"\xff": 1, "\xfe": 2}} },
+		"deep": func(e *Entry) {
+			for range 40 {
+				e.Data = map[string]any{"x": e.Data}
+			}
+		},
 		"not_utf8":     func(e *Entry) { e.Tool = "\xff" },
 		"long_name":    func(e *Entry) { e.Session = strings.Repeat("x", maxName+1) },
 		"long_payload": func(e *Entry) { e.Data = map[string]any{"x": strings.Repeat("x", MaxBody)} },

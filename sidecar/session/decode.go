@@ -58,64 +58,43 @@ func DecodePatch(b []byte) (map[string]any, error) {
 	return patch, nil
 }
 
-// object reads one JSON object of unique names and bounded depth, with nothing behind it.
-func object(b []byte, limit int) (map[string]any, error) {
-	if len(b) > limit {
-		return nil, fmt.Errorf("%d bytes", len(b))
-	}
-	if !json.Valid(b) || !utf8.Valid(b) {
-		return nil, errors.New("not one JSON value")
+// object reads one JSON object, with nothing behind it, in which no object has two members of one name.
+func object(b []byte, limit int) (o map[string]any, err error) {
+	if len(b) > limit || !json.Valid(b) || !utf8.Valid(b) {
+		return nil, fmt.Errorf("%d bytes that are too many, or not one JSON value", len(b))
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
-	v, err := value(dec, 0)
-	if err != nil {
+	if err := dec.Decode(&o); err != nil {
 		return nil, err
 	}
-	o, ok := v.(map[string]any)
-	if !ok {
+	if o == nil {
 		return nil, errors.New("not an object")
 	}
-	return o, nil
+	return o, unique(json.NewDecoder(bytes.NewReader(b)))
 }
 
-// value reads the next value of valid JSON. encoding/json alone would take the last of two members of one name.
-func value(dec *json.Decoder, depth int) (any, error) {
+// unique reads the next value and refuses doubled members, of which encoding/json takes the last.
+func unique(dec *json.Decoder) error {
 	t, err := dec.Token()
-	if err != nil || depth > maxDepth+2 {
-		return nil, errors.Join(err, errors.New("deep or cut"))
+	if err != nil || t != json.Delim('{') && t != json.Delim('[') {
+		return err
 	}
-	switch t {
-	case json.Delim('{'):
-		o := map[string]any{}
-		for dec.More() {
+	seen := map[json.Token]bool{}
+	for dec.More() {
+		if t == json.Delim('{') {
 			name, err := dec.Token()
-			if err != nil {
-				return nil, err
+			if err != nil || seen[name] {
+				return errors.Join(err, fmt.Errorf("two members %q", name))
 			}
-			key := name.(string) // the grammar has nothing else here
-			if _, doubled := o[key]; doubled {
-				return nil, fmt.Errorf("two members %q", key)
-			}
-			if o[key], err = value(dec, depth+1); err != nil {
-				return nil, err
-			}
+			seen[name] = true
 		}
-		_, err = dec.Token()
-		return o, err
-	case json.Delim('['):
-		a := []any{}
-		for dec.More() {
-			v, err := value(dec, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			a = append(a, v)
+		if err := unique(dec); err != nil {
+			return err
 		}
-		_, err = dec.Token()
-		return a, err
 	}
-	return t, nil
+	_, err = dec.Token()
+	return err
 }
 
 func cloneObject(o map[string]any) map[string]any {

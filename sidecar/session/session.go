@@ -72,7 +72,7 @@ func (s State) Clone() State {
 	return c
 }
 
-// Apply returns the state after d; s stays as it is. The error wraps [ErrKey] or [ErrLimit].
+// Apply returns the state after d; s stays as it is. The error wraps [ErrKey], [ErrLimit] or [ErrState].
 func (s State) Apply(d Delta) (State, error) {
 	next := s.Clone()
 	for _, key := range slices.Sorted(maps.Keys(d.Patch)) {
@@ -93,7 +93,11 @@ func (s State) Apply(d Delta) (State, error) {
 		d.Last.Data = cloneObject(d.Last.Data)
 		next.Last[d.Tool] = d.Last
 	}
-	if _, err := next.Encode(); err != nil {
+	encoded, err := next.Encode()
+	if err == nil { // names that are not UTF-8 may become one: what is stored must read back
+		_, err = Decode(encoded)
+	}
+	if err != nil {
 		return State{}, fmt.Errorf("apply: %w", err)
 	}
 	return next, nil

@@ -194,6 +194,7 @@ func TestLimits(t *testing.T) {
 		{"deep_beyond", State{}, Delta{Patch: deep(maxDepth + 2)}, ErrLimit},
 		{"last", State{}, Delta{Tool: "t", Last: Last{Data: vars(1, MaxLastData-20)}}, nil},
 		{"last_beyond", State{}, Delta{Tool: "t", Last: Last{Data: vars(1, MaxLastData)}}, ErrLimit},
+		{"collide", State{}, Delta{Patch: map[string]any{"x": map[string]any{"\xff": 1, "\xfe": 2}}}, ErrState},
 		{"state_beyond", State{Last: many}, Delta{}, ErrLimit},
 	} {
 		c.d.Keys.Any = true
