@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,7 +93,8 @@ type call struct {
 	inv       adapters.Invocation
 	groups    []Group
 	proofs    []cgroup.Empty
-	survived  error // why a group, the first of such, could not be proven empty
+	panicked  atomic.Pointer[error] // of the adapter's Progress, which runs beside us
+	survived  error                 // why a group, the first of such, could not be proven empty
 	journal   *txn.Journal
 	tx        *txn.Txn
 	closing   *ledger.Ticket // of the undo's row, until it is answered
@@ -121,11 +123,16 @@ const (
 // Run runs one call to its terminal answer. The end of ctx cancels the job: it is then killed, proven dead and rolled
 // back before Run returns.
 func (r *Runner) Run(ctx context.Context, req Request) Result {
+	c := r.newCall(req)
+	defer context.AfterFunc(ctx, func() { c.cell.Abandon(outcome.Cancelled) })()
+	return c.answer(c.run())
+}
+
+func (r *Runner) newCall(req Request) *call {
 	c := &call{Runner: r, req: req, id: uuid.Must(uuid.NewV7()).String(), asked: r.o.Now(), minted: uuid.Must(uuid.NewV7()).String()}
 	c.mutates = req.Tool.Mutates(req.Args)
 	c.res = Result{Tool: req.Tool.Name, Job: c.id, Outputs: []Published{}, Undeclared: []string{}, Diagnostics: []adapters.Diagnostic{}}
-	defer context.AfterFunc(ctx, func() { c.cell.Abandon(outcome.Cancelled) })()
-	return c.answer(c.run())
+	return c
 }
 
 // run is the way of a call. An error before step 5 is a denial; after it everything is undone.

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
@@ -95,8 +97,13 @@ func (c *call) step(i int) error {
 	if cause := c.cell.Aborted(); cause != outcome.None {
 		return c.aborted()
 	}
+	if p := c.panicked.Load(); p != nil {
+		return *p
+	}
 	e := c.exits[i]
 	switch {
+	case e.Signal == signalName(unix.SIGXFSZ) || e.Code == 128+int(unix.SIGXFSZ): // the latter as a shell says it
+		return failf(OutputLimit, "step %q wrote more than %d bytes into one file", s.Name, c.effective().StagingBytes)
 	case e.OOM:
 		return failf(OutOfMemory, "step %q ran out of memory (limit %d bytes)", s.Name, c.effective().MemoryBytes)
 	case e.Failed(s) && c.res.Usage.PidsMax != nil && *c.res.Usage.PidsMax > 0:
@@ -163,7 +170,12 @@ func (c *call) progress() func([]byte) {
 		return nil
 	}
 	return func(line []byte) {
-		if p, ok := c.req.Tool.Progress(line); ok {
+		var p adapters.Progress
+		var made bool
+		err := guard("progress", func() error { p, made = c.req.Tool.Progress(line); return nil })
+		if err != nil {
+			c.panicked.CompareAndSwap(nil, &err)
+		} else if made {
 			c.req.Progress(p)
 		}
 	}
@@ -195,11 +207,16 @@ func (c *call) ended(i int, p Process, exit cgroup.Exit) {
 		addUsage(&c.res.Usage, usage)
 		e.OOM = e.OOM || usage.OOMKills != nil && *usage.OOMKills > 0
 	}
-	c.log.add(p.Output())
+	out := p.Output()
+	c.log.add(out)
 	if info, err := c.tx.Log().Stat(); err == nil {
 		e.LogEnd = info.Size()
 	}
-	_, _ = io.WriteString(c.tx.Log(), e.Separator()) // for a reader; on a full disk the copier has said so
+	separator := e.Separator()
+	if printed := slices.Concat(out.Head, out.Tail); len(printed) > 0 && printed[len(printed)-1] != '\n' {
+		separator = "\n" + separator
+	}
+	_, _ = io.WriteString(c.tx.Log(), separator) // for a reader; on a full disk the copier has said so
 	c.exits = append(c.exits, e)
 }
 
