@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -80,11 +81,70 @@ func (p *Parent) ruleset(c Command) (*os.File, error) {
 	}
 	ruleset := os.NewFile(n, "landlock")
 	r := &rules{fd: int(n), handled: attr.Handled_access_fs}
-	if err := r.addAll(c); err != nil {
+	if err := r.addAll(p.system, c); err != nil {
 		closeFile(ruleset)
 		return nil, err
 	}
 	return ruleset, nil
+}
+
+// grant is a path that was opened for a rule.
+type grant struct {
+	path   string // without links
+	f      *os.File
+	access uint64
+}
+
+// openGrant opens path for a rule, without following a link; the file is nil if there is nothing to grant.
+func openGrant(path string, access uint64) (grant, error) {
+	f, err := openAt(unix.AT_FDCWD, path, unix.O_PATH|unix.O_NOFOLLOW)
+	if errors.Is(err, fs.ErrNotExist) {
+		return grant{}, nil
+	} else if err != nil {
+		return grant{}, fmt.Errorf("grant: %w", err)
+	}
+	info, err := f.Stat()
+	var st unix.Statfs_t
+	if err = errors.Join(err, unix.Fstatfs(fd(f), &st)); err == nil && (st.Type == unix.CGROUP2_SUPER_MAGIC || st.Type == unix.CGROUP_SUPER_MAGIC) {
+		err = ErrSandbox // a tool reads cgroupfs by the rule on /sys, and no more
+	}
+	if err != nil || info.Mode()&fs.ModeSymlink != 0 {
+		closeFile(f)
+		return grant{}, err
+	}
+	if !info.IsDir() {
+		access &= accessFile
+	}
+	return grant{path, f, access}, nil
+}
+
+// openReal does the same for what path leads to.
+func openReal(path string, access uint64) (grant, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return grant{}, nil
+	} else if err != nil {
+		return grant{}, fmt.Errorf("grant %q: %w", path, err)
+	}
+	return openGrant(real, access)
+}
+
+// openSystem opens what every tool may use, once.
+func (p *Parent) openSystem(context.Context) error {
+	libs, err := filepath.Glob("/lib*")
+	for access, paths := range map[uint64][]string{
+		accessExec: append([]string{"/usr", "/bin", "/sbin", "/opt", "/nix"}, libs...),
+		// A rule on /proc/self would bind to the directory of this process.
+		accessRead:   {"/etc", "/proc", "/sys", "/dev/random", "/dev/urandom"},
+		accessDevice: {"/dev/null", "/dev/zero", "/dev/full"},
+	} {
+		for _, path := range paths {
+			g, openErr := openReal(path, access)
+			err = errors.Join(err, openErr)
+			p.system = append(p.system, g)
+		}
+	}
+	return err
 }
 
 // rules is a ruleset that is being filled.
@@ -94,97 +154,75 @@ type rules struct {
 	hidden  []string // without links
 }
 
-// addAll adds the rules of the table in the design: job, workspace, system, devices.
-func (r *rules) addAll(c Command) error {
+// addAll adds the rules of the table in the design: system, devices, readable; job; workspace.
+func (r *rules) addAll(system []grant, c Command) (err error) {
 	s := c.Sandbox
 	for _, h := range append([]string{filepath.Join(s.Workspace, stateName)}, s.Hidden...) {
 		if real, err := filepath.EvalSymlinks(h); err == nil { // what does not exist needs no hiding
 			r.hidden = append(r.hidden, real)
 		}
 	}
-	readable := append([]string{"/usr", "/bin", "/sbin", "/opt", "/nix"}, s.Readable...)
-	libs, err := filepath.Glob("/lib*")
+	for _, g := range system {
+		err = errors.Join(err, r.addVisible(g))
+	}
+	readable := slices.Clone(s.Readable)
 	if !slices.ContainsFunc(s.Job, func(d string) bool { return within(c.Path, d) }) { // what a job built itself is granted
 		readable = append(readable, c.Path)
 	}
-	for _, p := range append(readable, libs...) {
-		err = errors.Join(err, r.grant(p, accessExec))
+	for _, path := range readable {
+		g, openErr := openReal(path, accessExec)
+		err = errors.Join(err, openErr, r.addVisible(g))
+		closeFile(g.f)
 	}
-	// A rule on /proc/self would bind to the directory of this process.
-	for _, p := range []string{"/etc", "/proc", "/sys", "/dev/random", "/dev/urandom"} {
-		err = errors.Join(err, r.grant(p, accessRead))
+	own := func(g grant, openErr error) { // below what is hidden, or beside it
+		err = errors.Join(err, openErr, r.add(g))
+		closeFile(g.f)
 	}
-	for _, p := range []string{"/dev/null", "/dev/zero", "/dev/full"} {
-		err = errors.Join(err, r.grant(p, accessDevice))
+	for _, d := range s.Job {
+		g, openErr := openReal(d, r.handled&^accessNoChild)
+		if openErr == nil && g.f == nil {
+			openErr = fmt.Errorf("grant %q: it is missing: %w", d, ErrSandbox)
+		}
+		own(g, openErr)
 	}
-	for _, d := range s.Job { // below what is hidden, and granted all the same
-		err = errors.Join(err, r.add(d, r.handled&^accessNoChild, 0))
-	}
-	if err != nil || s.Workspace == "" {
+	if s.Workspace == "" {
 		return err
 	}
-	entries, err := os.ReadDir(s.Workspace)
-	err = errors.Join(err, r.add(s.Workspace, unix.LANDLOCK_ACCESS_FS_READ_DIR, 0))
+	own(openReal(s.Workspace, unix.LANDLOCK_ACCESS_FS_READ_DIR))
+	entries, listErr := os.ReadDir(s.Workspace)
 	for _, e := range entries { // links are left out: they would open what they point to
 		if e.Name() != stateName && (e.IsDir() || e.Type().IsRegular()) {
-			if addErr := r.add(filepath.Join(s.Workspace, e.Name()), accessExec, unix.O_NOFOLLOW); !errors.Is(addErr, fs.ErrNotExist) {
-				err = errors.Join(err, addErr)
-			}
+			own(openGrant(filepath.Join(s.Workspace, e.Name()), accessExec))
 		}
 	}
-	return err
+	return errors.Join(err, listErr)
 }
 
-// grant adds a rule for a path outside of the job; a missing one is skipped. One that would open a hidden directory,
-// or the cgroup file system beyond the read that /sys gives, is ErrSandbox.
-func (r *rules) grant(path string, access uint64) error {
-	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+// addVisible adds a rule outside of the job. One that would open a hidden directory is ErrSandbox.
+func (r *rules) addVisible(g grant) error {
 	for _, h := range r.hidden {
-		if within(h, real) || within(real, h) {
-			return fmt.Errorf("grant %q: it holds or lies in %q, which tools must not read: %w", path, h, ErrSandbox)
+		if g.f != nil && (within(h, g.path) || within(g.path, h)) {
+			return fmt.Errorf("grant %q: it holds or lies in %q, which tools must not read: %w", g.path, h, ErrSandbox)
 		}
 	}
-	var st unix.Statfs_t
-	if err := errors.Join(err, unix.Statfs(real, &st)); err != nil {
-		return fmt.Errorf("grant %q: %w", path, err)
+	return r.add(g)
+}
+
+func (r *rules) add(g grant) error {
+	if g.f == nil || g.access&r.handled == 0 { // an empty rule is ENOMSG
+		return nil
 	}
-	if st.Type == unix.CGROUP2_SUPER_MAGIC || st.Type == unix.CGROUP_SUPER_MAGIC {
-		return fmt.Errorf("grant %q: it is a cgroup file system: %w", path, ErrSandbox)
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: g.access & r.handled, Parent_fd: int32(g.f.Fd())}
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		return fmt.Errorf("grant %q: %w", g.path, errno)
 	}
-	return r.add(real, access, unix.O_NOFOLLOW)
+	return nil
 }
 
 // within reports whether p is dir or below it; both are clean and absolute.
 func within(p, dir string) bool {
 	rest, ok := strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')
-}
-
-// add adds one rule. Rights of directories are masked for other files.
-func (r *rules) add(path string, access uint64, nofollow int) error {
-	f, err := openAt(unix.AT_FDCWD, path, unix.O_PATH|nofollow)
-	if err != nil {
-		return fmt.Errorf("grant: %w", err)
-	}
-	defer closeFile(f)
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("grant: %w", err)
-	}
-	if !info.IsDir() {
-		access &= accessFile
-	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: access & r.handled, Parent_fd: int32(f.Fd())}
-	if rule.Allowed_access == 0 || info.Mode()&fs.ModeSymlink != 0 {
-		return nil // an empty rule is ENOMSG; a link that took the entry's place is not followed
-	}
-	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
-		return fmt.Errorf("grant %q: %w", path, errno)
-	}
-	return nil
 }
 
 // restrictThread takes from the calling thread, for good, what a tool must not have: new privileges by exec, the

@@ -89,6 +89,7 @@ type Parent struct {
 	middleIno uint64
 	own       map[uint64]bool // groups that contain ourselves: never killed
 	null      *os.File        // /dev/null
+	system    []grant         // what every tool may use
 	reaper    *reaper         // nil without
 	ctx       context.Context // ends at Close
 	stop      context.CancelFunc
@@ -145,6 +146,7 @@ func (p *Parent) open(ctx context.Context) (reasons []Reason) {
 		{"cgroup.kill", "use Linux 5.14 or later", func(context.Context) error { return unix.Faccessat(fd(p.middle), "cgroup.kill", unix.W_OK, 0) }},
 		{"controllers", "delegate the controllers to this group, or set limits: best-effort", p.enoughControllers},
 		{"cgroup2", "mount the cgroup2 file system of this cgroup namespace", p.findOwn},
+		{"sandbox", "make the system directories readable", p.openSystem},
 		{"subreaper", "permit PR_SET_CHILD_SUBREAPER", p.startReaper},
 		{"self-test", "a seccomp or security profile refuses clone3, cgroup.procs or landlock: permit them", p.selfTest},
 	} {
@@ -408,5 +410,8 @@ func (p *Parent) Close(ctx context.Context) error {
 	closeFile(p.middle)
 	closeFile(p.mount)
 	closeFile(p.null)
+	for _, g := range p.system {
+		closeFile(g.f)
+	}
 	return nil
 }

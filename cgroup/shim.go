@@ -57,7 +57,7 @@ func Child() {
 		op, err := shim(report)
 		var errno syscall.Errno
 		errors.As(err, &errno)
-		fmt.Fprintf(report, "%s %d %v", op, int(errno), err)
+		_, _ = fmt.Fprintf(report, "%s %d %v", op, int(errno), err) // else the silence tells it
 		unix.Exit(127)
 	case probeName:
 		_, err := syscall.ForkExec(selfExe, []string{probeDaemonName}, &syscall.ProcAttr{

@@ -134,6 +134,9 @@ func (l *launch) prepare() (op string, err error) {
 	if err != nil {
 		return "stat", err
 	}
+	if dir, err := os.Stat(c.Dir); err != nil || !dir.IsDir() { // else its ENOENT would read as the program's
+		return "chdir", fmt.Errorf("working directory %q: %w", c.Dir, fs.ErrInvalid)
+	}
 	text, err := l.g.kernel.events()
 	if ev, parseErr := parseEvents(text); err != nil || parseErr != nil || ev.frozen {
 		return "start", errors.Join(err, parseErr, ErrFrozen)

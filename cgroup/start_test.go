@@ -31,7 +31,8 @@ func TestStartRefuses(t *testing.T) {
 			ok(t, writeAt(fd(g.dir), "cgroup.freeze", "1"))
 			until(t, "freeze", func() bool { text, err := g.kernel.events(); return err == nil && strings.Contains(text, "frozen 1") })
 		}, ErrFrozen, "start"},
-		{"no_directory", func(_ *Group, c *Command) { c.Dir = "/no/such" }, fs.ErrNotExist, "exec"},
+		{"no_directory", func(_ *Group, c *Command) { c.Dir = "/no/such" }, fs.ErrInvalid, "chdir"},
+		{"no_job_directory", func(_ *Group, c *Command) { c.Sandbox.Job = []string{"/no/such"} }, ErrSandbox, "landlock"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g, command := w.create(), w.command("exit", "0")
