@@ -61,6 +61,6 @@ func frozenDisk(t *testing.T) *disk {
 func (d *disk) freeze() {
 	f, err := os.Open(d.dir)
 	ok(d.t, err)
-	defer f.Close()
+	defer closeIt(d.t, f)
 	ok(d.t, unix.IoctlSetInt(int(f.Fd()), fiFreeze, 0))
 }

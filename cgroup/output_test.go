@@ -40,7 +40,7 @@ func TestOutputKeepsHeadAndTail(t *testing.T) {
 		}
 		log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 		ok(t, err)
-		defer log.Close()
+		defer closeIt(t, log)
 		got, _ := feed(t, Command{Log: log, LogCap: 100_000}, data)
 		head := data[:min(size, keepBytes)]
 		rest := data[len(head):]
@@ -63,7 +63,7 @@ func TestFullDiskIsNoHang(t *testing.T) {
 	invariant(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	ok(t, err)
-	defer full.Close()
+	defer closeIt(t, full)
 	got, _ := feed(t, Command{Log: full}, make([]byte, 1<<20))
 	if got.Bytes != 1<<20 || !got.Truncated {
 		t.Errorf("%d bytes, truncated %v", got.Bytes, got.Truncated)
@@ -145,7 +145,7 @@ func TestFloodAndHeldPipe(t *testing.T) {
 	const megabytes = 256
 	log, err := os.Create(w.log)
 	ok(t, err)
-	defer log.Close()
+	defer closeIt(t, log)
 	c := w.command("flood", strconv.Itoa(megabytes))
 	c.Log, c.LogCap = log, 1<<20
 	g = w.create()

@@ -30,7 +30,7 @@ func (p *Parent) probe(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	process, startErr := g.Start(ctx, Command{Path: selfExe, Args: []string{probeName}, Dir: "/", Linger: -1, Sandbox: Sandbox{Workspace: p.o.Workspace, UID: -1, GID: -1}})
+	process, startErr := g.Start(ctx, Command{Path: selfExe, Args: []string{probeName}, Dir: "/", Linger: NoLinger, Sandbox: Sandbox{Workspace: p.o.Workspace, UID: -1, GID: -1}})
 	if startErr == nil {
 		_, startErr = process.Wait(ctx)
 	}

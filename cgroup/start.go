@@ -20,6 +20,9 @@ const startTimeout = 5 * time.Second
 // oomScore is the oom_score_adj of a tool: under memory pressure it dies before us.
 const oomScore = "1000"
 
+// NoLinger is the Command.Linger that gives descendants no time.
+const NoLinger = -time.Nanosecond
+
 // Command is one program to run.
 type Command struct {
 	Path    string   // absolute path of the program
@@ -29,7 +32,7 @@ type Command struct {
 	Log     *os.File // gets stdout and stderr up to LogCap; nil = none. The caller closes it, after the proof
 	LogCap  int64    // bytes; 0 = 64 MiB
 	Sandbox Sandbox
-	Linger  time.Duration // how long Wait gives descendants after the leader's exit; 0 = 1 s, negative = none
+	Linger  time.Duration // how long Wait gives descendants after the leader's exit; 0 = 1 s; NoLinger
 	// Line gets whole lines of output of 4 KiB at most, without the newline, at most four a second; nil = none. It is
 	// called by the goroutine that empties the pipe and must not block; line is valid during the call only.
 	Line        func(line []byte)

@@ -87,7 +87,7 @@ func TestMainThreadStaysFree(t *testing.T) {
 func TestInheritedDescriptor(t *testing.T) {
 	stray, err := os.Open("/etc/hostname")
 	ok(t, err)
-	defer stray.Close()
+	defer closeIt(t, stray)
 	if got := rehost(t, []*os.File{stray}, "inherit", "secure"); got != "0 1 2" {
 		t.Errorf("descriptors %s", got)
 	}

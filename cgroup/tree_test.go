@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -110,7 +111,7 @@ func TestLeaderExitsChildWritesOn(t *testing.T) {
 	until(t, "the leader's exit", func() bool { return isClosed(p.reaped) })
 	until(t, "first byte", func() bool { return size() > 0 })
 	exit, err := p.Wait(deadline(t, 50*time.Millisecond))
-	if exit.Cause != Context || exit.Code != 0 || exit.Alive != 1 || err != context.DeadlineExceeded {
+	if exit.Cause != Context || exit.Code != 0 || exit.Alive != 1 || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("the deadline was disarmed by the leader's exit: %+v, %v", exit, err)
 	}
 	// Control: publishing after the leader's clean exit, before the proof, meets a file that changes.

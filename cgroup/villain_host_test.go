@@ -123,7 +123,7 @@ func hostRun(p *Parent, step int, args ...string) string {
 	ctx := context.Background()
 	g, err := p.Create(ctx, "host", step, Limits{})
 	fatal(err)
-	c := Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: "/", Linger: -1, Sandbox: Sandbox{UID: -1, GID: -1}}
+	c := Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: "/", Linger: NoLinger, Sandbox: Sandbox{UID: -1, GID: -1}}
 	if len(args) == 0 {
 		c.Path, c.Args = "/bin/true", []string{"true"} // quicker
 	}
@@ -189,7 +189,7 @@ func hostEscape(p *Parent) {
 	ctx := context.Background()
 	g, err := p.Create(ctx, "host", 0, Limits{})
 	fatal(err)
-	c := Command{Path: selfExe, Args: []string{villainName, "daemon", "move", filepath.Join(p.site.Mount, p.site.Base, "cgroup.procs")}, Dir: "/", Linger: -1, Sandbox: Sandbox{UID: -1, GID: -1}}
+	c := Command{Path: selfExe, Args: []string{villainName, "daemon", "move", filepath.Join(p.site.Mount, p.site.Base, "cgroup.procs")}, Dir: "/", Linger: NoLinger, Sandbox: Sandbox{UID: -1, GID: -1}}
 	process, err := g.Start(ctx, c)
 	fatal(err)
 	for end := time.Now().Add(10 * time.Second); p.Stats().Escapes == 0 && time.Now().Before(end); {

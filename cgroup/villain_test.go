@@ -66,7 +66,8 @@ func villainMain() {
 	case "flood":
 		block := make([]byte, 64<<10)
 		for range number(args[0]) * 16 {
-			os.Stdout.Write(block)
+			_, err := os.Stdout.Write(block)
+			fatal(err)
 		}
 	case "orphans": // n children of a child that ends first
 		for range number(args[0]) {
@@ -211,16 +212,19 @@ func attack(what, path string) error {
 //go:norace
 //go:nosplit
 func rawClone() uintptr {
-	pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return ^uintptr(0)
+	}
 	return pid
 }
 
 //go:norace
 //go:nosplit
 func rawForever() {
-	syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0) // nothing to do about it here
 	for {
-		syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0) // nothing to do about it here
 	}
 }
 
@@ -235,9 +239,9 @@ func rawSleeper() {
 func rawOrphan() {
 	if rawClone() == 0 {
 		if rawClone() == 0 {
-			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+			_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // nothing to do about it here
 		}
-		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0) // nothing to do about it here
 	}
 }
 
@@ -250,7 +254,7 @@ func bomb(limit int64) {
 	count := (*int64)(unsafe.Pointer(&page[0]))
 	for atomic.AddInt64(count, 1) <= limit {
 		if rawClone() == 0 {
-			syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+			_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0) // nothing to do about it here
 		}
 	}
 	rawForever()

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,6 +72,11 @@ func ok(t testing.TB, err error) {
 	}
 }
 
+func closeIt(t testing.TB, c io.Closer) {
+	t.Helper()
+	ok(t, c.Close())
+}
+
 func deadline(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
@@ -93,7 +99,7 @@ func (w *world) create() *Group {
 }
 
 func (w *world) command(args ...string) Command {
-	return Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: w.work, Linger: -1,
+	return Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: w.work, Linger: NoLinger,
 		Env:     append(BaseEnv(filepath.Join(w.job, "tmp"), "/usr/bin:/bin"), w.mark),
 		Sandbox: Sandbox{Job: []string{w.work, w.s0}, Workspace: w.ws, UID: -1, GID: -1}}
 }
