@@ -394,9 +394,7 @@ func child(t testing.TB, scene, dir string, wrap ...string) (*exec.Cmd, *bufio.S
 	args := append(wrap, os.Args[0], "-test.run=^$")
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "LEDGER_SCENE="+scene, "LEDGER_DIR="+dir)
-	if !strings.HasPrefix(scene, "fail") {
-		cmd.Stderr = os.Stderr
-	}
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -418,15 +416,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// scene is what a child does. "kill N POINT" dies when the writer comes to POINT for the N-th time; "fail N" fails the
-// N-th statement of the start.
+// scene is what a child does. "kill N POINT" dies when the writer comes to POINT for the N-th time.
 func scene(name, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	verb, rest, _ := strings.Cut(name, " ")
 	left := -1
 	point := ""
-	if verb == "kill" || verb == "boast" || verb == "fail" {
+	if verb == "kill" || verb == "boast" {
 		if _, err := fmt.Sscanf(rest, "%d", &left); err != nil {
 			return err
 		}
@@ -441,11 +438,8 @@ func scene(name, dir string) error {
 		return errors.Join(err, db.Close())
 	}
 	l, err := Open(ctx, Options{Dir: dir, Fault: func(p string) error {
-		if p == point || verb == "fail" && p != "before ROLLBACK" && p != "after ROLLBACK" { // which has no answer
-			if left--; left == 0 && verb == "fail" {
-				fmt.Println("fired")
-				return sqlite(codeIOErr)
-			} else if left == 0 {
+		if p == point {
+			if left--; left == 0 {
 				if verb == "boast" { // ackBeforeCommit
 					fmt.Println("acked commit")
 				}
@@ -458,8 +452,8 @@ func scene(name, dir string) error {
 		return err
 	}
 	fmt.Println("opened", l.Opening().Epoch)
-	if verb == "own" || verb == "fail" {
-		return nil
+	if verb == "own" {
+		return l.Close(ctx)
 	}
 	step := func(what string, t *Ticket, err error) error {
 		if err != nil {

@@ -93,6 +93,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	return nil, fmt.Errorf("open the ledger in %q: %w", o.Dir, err)
 }
 
+// open is Open without its writer. After an error the Ledger, if any, holds what was opened.
 func open(ctx context.Context, o Options) (*Ledger, error) {
 	o = o.withDefaults()
 	path := filepath.Join(o.Dir, fileName)
@@ -103,33 +104,33 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 	l := &Ledger{o: o, store: s, queue: batch.New(o.Sinks...), ended: make(chan struct{})}
 	l.closed = sync.OnceValue(l.closeFiles)
 	if err := s.connect(ctx, path); err != nil {
-		return nil, err
+		return l, err
 	}
 	// (a) whose file it is
 	version, err := identify(ctx, s.conn, 1+len(o.migrations))
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	if err := l.claim(ctx, version); err != nil {
-		return nil, err
+		return l, err
 	}
 	// (b) what is read is made durable before it is believed
 	if err := s.redirty(path + "-wal"); err != nil {
-		return nil, err
+		return l, err
 	}
 	if err := l.check(ctx); err != nil {
-		return nil, err
+		return l, err
 	}
 	if err := l.migrate(ctx, path, version); err != nil {
-		return nil, err
+		return l, err
 	}
 	if l.Reader, err = openReader(o.Dir, 1+len(o.migrations)); err != nil {
-		return nil, err
+		return l, err
 	}
 	// (c) the chain, as far back as a job is open
 	known, err := l.verifyOpen(ctx)
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	// (d) a new epoch
 	return l, l.begin(known)
