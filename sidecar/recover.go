@@ -156,6 +156,8 @@ func (s *Sidecar) recoverJob(row ledger.Job, f *fates) (Recovered, error) {
 		return s.quarantine(r, row, nil, err.Error()), nil
 	case s.Ledger.Opening().Restored:
 		return s.quarantine(r, row, j, "an older ledger was restored"), nil
+	case slices.Contains(s.Ledger.Opening().Disagree, row.ID):
+		return s.quarantine(r, row, j, "its phase is not what its events say: somebody edited the ledger"), nil
 	}
 	var unproven error
 	if r.Proof, unproven = f.of(j); unproven != nil {
