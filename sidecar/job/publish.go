@@ -118,10 +118,11 @@ func (c *call) publish() error {
 		return or(PublishFailed, "seal the outputs", err)
 	}
 	c.journal = sealed
-	ticket, err := c.ledger.Publishing(sealed)
+	ticket, err := c.ledger.Publishing(sealed, c.outstanding()...)
 	if err != nil {
 		return fail(AuditUnavailable, "record the publication", err)
 	}
+	c.rides(ticket)
 	err = c.tx.SyncStaged(c.proofs, func() error { // B1
 		if err := c.await(ticket); err != nil {
 			return fail(AuditUnavailable, "record the publication", err)

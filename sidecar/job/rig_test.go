@@ -40,7 +40,8 @@ type parts struct {
 	fault  func(point string) error // of the ledger's writer
 	groups hooks
 	o      Options
-	leaks  bool // the test poisons the ledger, which keeps its connection for good
+	room   int64 // bytes that must be free
+	leaks  bool  // the test poisons the ledger, which keeps its connection for good
 }
 
 // rig is a Runner on a real workspace, with a real ledger and real groups.
@@ -65,7 +66,7 @@ func newRig(t *testing.T, p parts) *rig {
 	if p.fs != nil {
 		volume = p.fs(volume)
 	}
-	files, err := txn.Open(volume, dir, txn.Options{ToolUID: -1, ToolGID: -1})
+	files, err := txn.Open(volume, dir, txn.Options{ToolUID: -1, ToolGID: -1, MinFreeBytes: p.room})
 	ok(t, err)
 	l, err := ledger.Open(t.Context(), ledger.Options{Dir: filepath.Join(dir, ".eda-sidecar", "state"), Fault: p.fault})
 	ok(t, err)
@@ -109,6 +110,7 @@ type hooks struct {
 	wait   func(ctx context.Context, p *cgroup.Process) (cgroup.Exit, error)
 	kill   func(g *cgroup.Group, step int) bool                       // false: nothing is killed
 	empty  func(g *cgroup.Group, step int) (cgroup.Empty, error)      // the proof
+	remove func() bool                                                // false: it stays
 	sweep  func(g *cgroup.Group, step int, proved func(cgroup.Empty)) // takes an unproven group
 }
 
@@ -182,6 +184,12 @@ func (g hookedGroup) Terminate(ctx context.Context, grace time.Duration) (cgroup
 		return g.h.empty(g.Group, g.step)
 	}
 	return g.Group.Terminate(ctx, grace)
+}
+
+func (g hookedGroup) Remove(e cgroup.Empty) {
+	if g.h.remove == nil || g.h.remove() {
+		g.Group.Remove(e)
+	}
 }
 
 func (p hookedProcess) Wait(ctx context.Context) (cgroup.Exit, error) {
@@ -318,6 +326,34 @@ func (r *rig) order(job, want string) {
 	if got := r.kinds(job); got != want {
 		r.t.Errorf("events of the job: got %q, want %q", got, want)
 	}
+}
+
+// key is the key of a target at the top of the workspace.
+func (r *rig) key(target string) lock.Key {
+	r.t.Helper()
+	a, err := r.files.Admit([]txn.Spec{{Name: "a", Target: target, Kind: txn.File}})
+	ok(r.t, err)
+	defer a.Close()
+	return PathKey(a.Chains()[0])
+}
+
+// held says what is wrong with the keys of a job that has not ended: nobody else may get its session or its target.
+func (r *rig) held(target string) (findings []string) {
+	r.t.Helper()
+	row, err := r.OpenSession(context.Background(), me, "another")
+	ok(r.t, err)
+	for _, session := range []string{DefaultSession, row.ID} {
+		out := target
+		if session == DefaultSession {
+			out = "free" // its session alone is held
+		}
+		req := r.sh("echo taken > {a}", "a="+out)
+		req.Session = session
+		if res := r.run(req); res.Code != Busy {
+			findings = append(findings, "a call on "+out+" got "+string(res.Code))
+		}
+	}
+	return findings
 }
 
 // phase is the phase of a job in the ledger; empty: no row.

@@ -97,6 +97,8 @@ type call struct {
 	survived  error                 // why a group, the first of such, could not be proven empty
 	journal   *txn.Journal
 	tx        *txn.Txn
+	start     audit.Event    // of the first step
+	said      *ledger.Ticket // of the operation on which start rides
 	closing   *ledger.Ticket // of the undo's row, until it is answered
 	log       transcript
 	exits     []adapters.StepExit

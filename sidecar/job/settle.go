@@ -143,9 +143,10 @@ func (c *call) undo() (err error) {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errFiles, err)
 		}
-		if c.closing, err = c.ledger.RolledBack(c.id, c.undone...); err != nil {
+		if c.closing, err = c.ledger.RolledBack(c.id, append(c.outstanding(), c.undone...)...); err != nil {
 			return err
 		}
+		c.rides(c.closing)
 	}
 	if err := c.await(c.closing); err != nil {
 		if c.closing.Ack() != "" { // else it is on its way: a second one would be refused
@@ -184,8 +185,9 @@ func (c *call) undoLater(err error) {
 // death is proven after all.
 func (c *call) leaveUnproven(err error) error {
 	cause := c.event(causeOf(asError(err).Code), reason(err))
-	said, recErr := c.ledger.Record(cause, c.event(audit.TerminationUnproven, reason(c.survived)))
+	said, recErr := c.ledger.Record(append(c.outstanding(), cause, c.event(audit.TerminationUnproven, reason(c.survived)))...)
 	if recErr == nil {
+		c.rides(said)
 		_ = c.await(said) // poisoned or late: the answer is the same
 	}
 	c.cell.Finish(outcome.Unproven)
@@ -209,6 +211,7 @@ func (c *call) provedLater(g Group, cause error) func(cgroup.Empty) {
 		terminated := c.event(audit.WorkerTerminated, map[string]any{"proof": string(e.How())})
 		if !c.mutates {
 			_, _ = c.ledger.RecordLast(terminated) // as in endRead
+			_ = c.tx.Discard(c.proofs)             // as in endRead
 			c.cell.Finish(outcome.Read)
 			c.tidy()
 			return
@@ -244,9 +247,20 @@ func (c *call) late(t *ledger.Ticket) {
 	}
 }
 
-// record adds events that ride.
-func (c *call) record(events ...audit.Event) {
-	_, _ = c.ledger.Record(events...) // a ledger that takes none takes no commit either
+// outstanding is the event start if the transaction on which it rode was not done: it rides on the next operation, whose
+// ticket rides takes.
+func (c *call) outstanding() []audit.Event {
+	if !c.running || c.said != nil && (c.said.Ack() == "" || c.said.Ack() == ledger.Durable) {
+		return nil
+	}
+	c.said = nil
+	return []audit.Event{c.start}
+}
+
+func (c *call) rides(t *ledger.Ticket) {
+	if c.said == nil {
+		c.said = t
+	}
 }
 
 func (c *call) event(k audit.Kind, data map[string]any) audit.Event {

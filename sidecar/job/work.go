@@ -191,10 +191,11 @@ func (c *call) started(i int, p Process, command cgroup.Command) {
 	timer := time.AfterFunc(c.timeout(), func() { c.cell.Abort(outcome.Deadline) })
 	c.stop = append(c.stop, func() { timer.Stop() })
 	caps := c.Runner.groups.Capabilities()
-	c.record(c.event(audit.Start, map[string]any{
+	c.start = c.event(audit.Start, map[string]any{
 		"pid": p.PID(), "group": c.groups[0].Ref().Path, "argv_sha256": Digest(command.Args),
 		"entry": string(caps.Entry), "landlock_abi": caps.LandlockABI, "programs": c.programs.of(c.req.Tool),
-	}))
+	})
+	c.said, _ = c.ledger.Record(c.start) // a ledger that does not take it takes no commit either
 }
 
 // ended gathers what the step leaves behind: exit, log, usage, limits met.
