@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+)
+
+// settled makes a world with two commits whose ledger is all in one file.
+func settled(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.want(w.sh("echo first >{x}", "x=build/a.v"), exitOK, job.OK)
+	w.want(w.sh("echo second >{y}", "y=build/b.v"), exitOK, job.OK)
+	w.sql()
+	return w
+}
+
+// sql runs statements on the ledger while nobody has it open, and moves its log into the file.
+func (w *world) sql(statements ...string) {
+	w.t.Helper()
+	if a := w.trySQL(statements...); a.exit != 0 {
+		w.t.Fatalf("%q: %v", statements, a)
+	}
+}
+
+func (w *world) trySQL(statements ...string) answer {
+	w.t.Helper()
+	const script = `import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], isolation_level=None)
+for s in sys.argv[2:] + ["PRAGMA wal_checkpoint(TRUNCATE)"]: c.execute(s).fetchall()`
+	return w.other("python3", append([]string{"-c", script, w.ledger()}, statements...)...).start().wait()
+}
+
+func (w *world) ledger() string { return w.path(".eda-sidecar/state/ledger.db") }
+
+// patch changes the ledger's bytes.
+func (w *world) patch(change func(b []byte) []byte) {
+	w.t.Helper()
+	b, err := os.ReadFile(w.ledger())
+	ok(w.t, err)
+	ok(w.t, os.WriteFile(w.ledger(), change(b), 0o600))
+}
+
+// TestDamagedLedger: a ledger that cannot be trusted stops every mutating call, with the reason; nothing is changed by
+// that, neither files nor the ledger. The control is the same world without damage.
+func TestDamagedLedger(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func(w *world)
+		exit   int
+		says   string
+	}{
+		"none": {func(*world) {}, exitOK, ""},
+		"page": {func(w *world) {
+			w.patch(func(b []byte) []byte { // the type of a page in the middle
+				size := int(binary.BigEndian.Uint16(b[16:]))
+				b[len(b)/size/2*size] ^= 0xff
+				return b
+			})
+		}, exitInternal, "damaged"},
+		"truncated": {func(w *world) { w.patch(func(b []byte) []byte { return b[:len(b)/2] }) }, exitInternal, "damaged"},
+		"garbage":   {func(w *world) { w.patch(func(b []byte) []byte { return bytes.Repeat([]byte("garbage "), len(b)/8) }) }, exitInternal, "damaged"},
+		"newer": {func(w *world) {
+			w.patch(func(b []byte) []byte {
+				binary.BigEndian.PutUint32(b[60:], 99) // user_version
+				return b
+			})
+		}, exitUsage, "newer"},
+		"other_database": {func(w *world) {
+			ok(w.t, os.Remove(w.ledger()))
+			w.sql("CREATE TABLE t (x)")
+		}, exitInternal, "damaged"},
+		"removed": {func(w *world) { ok(w.t, os.RemoveAll(w.path(".eda-sidecar/state"))) }, exitInternal, "missing"},
+		"of_another_workspace": {func(w *world) {
+			other := settled(w.t)
+			ok(w.t, os.RemoveAll(w.path(".eda-sidecar/state")))
+			ok(w.t, os.Rename(other.path(".eda-sidecar/state"), w.path(".eda-sidecar/state")))
+		}, exitUsage, "another workspace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := settled(t)
+			c.damage(w)
+			before, ledger := w.snapshot(), w.digest()
+			if name == "none" {
+				w.sound()
+				return
+			}
+			for _, args := range [][]string{w.shArgs("echo third >{x}", "x=build/a.v"), {"run", "--", "echo", "it ran"}, {"recover"}} {
+				a := w.do(args...)
+				if a.exit != c.exit || !strings.Contains(a.err, c.says) || strings.Contains(a.out, "it ran") || !strings.Contains(a.err, "hint: ") {
+					t.Errorf("%q: %v", args, a)
+				}
+			}
+			if a := w.do("doctor"); a.exit != exitNoSupport || !strings.Contains(a.out, "FAIL") || !strings.Contains(a.out, c.says) {
+				t.Errorf("doctor: %v", a)
+			}
+			if after := w.snapshot(); after != before {
+				t.Errorf("changed:\n%s\nwas\n%s", after, before)
+			}
+			if name != "removed" && w.digest() != ledger {
+				t.Error("the ledger was changed")
+			}
+			if got := len(w.list(".eda-sidecar/jobs")); got != 2 {
+				t.Errorf("%d job directories", got)
+			}
+		})
+	}
+}
+
+func (w *world) digest() string {
+	b, err := os.ReadFile(w.ledger())
+	if os.IsNotExist(err) {
+		return "absent"
+	}
+	ok(w.t, err)
+	return fmt.Sprintf("%x", sha256.Sum256(b))
+}
+
+// TestForgedTrail: whatever is changed in the trail behind SQLite's back, audit verify names it.
+func TestForgedTrail(t *testing.T) {
+	for name, forge := range map[string]func(w *world){
+		"a byte of an event": func(w *world) {
+			w.patch(func(b []byte) []byte {
+				forged := bytes.ReplaceAll(b, []byte("io.eda-sidecar.commit"), []byte("io.eda-sidecar.Commit"))
+				if bytes.Equal(forged, b) {
+					w.t.Fatal("no commit event in the file")
+				}
+				return forged
+			})
+		},
+		"an event removed": func(w *world) {
+			w.sql("DROP TRIGGER events_no_delete", "DELETE FROM events WHERE kind = 'start'")
+		},
+		"the last event removed": func(w *world) {
+			w.sql("DROP TRIGGER events_no_delete", "DELETE FROM events WHERE seq >= (SELECT MAX(seq) FROM events WHERE kind = 'commit')")
+		},
+		"the path of an output": func(w *world) {
+			w.sql("DROP TRIGGER events_no_update", "UPDATE events SET body = replace(body, 'build/a.v', 'build/z.v') WHERE kind = 'commit'")
+		},
+		"the row of a job removed": func(w *world) { w.sql("DROP TRIGGER jobs_no_delete", "DELETE FROM jobs") },
+		"a phase":                  func(w *world) { w.sql("DROP TRIGGER jobs_final", "UPDATE jobs SET phase = 'rolled_back'") },
+		"a session's state":        func(w *world) { w.sql("UPDATE sessions SET state = '{}', generation = generation + 1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := settled(t)
+			if a := w.do("audit", "verify"); a.exit != exitOK {
+				t.Fatalf("control: without the forgery: %v", a)
+			}
+			forge(w)
+			if a := w.do("audit", "verify"); a.exit != exitInternal || !strings.Contains(a.err, "verify") {
+				t.Errorf("verify: %v", a)
+			}
+		})
+	}
+}
+
+// TestLedgerGuardsItself: SQL by whoever has the file cannot change what is final.
+func TestLedgerGuardsItself(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	for _, s := range []string{
+		"UPDATE events SET body = '{}'", "DELETE FROM events", "UPDATE jobs SET phase = 'rolled_back'", "DELETE FROM jobs",
+		"UPDATE sessions SET state = '{}'", "DELETE FROM sessions", "UPDATE jobs SET phase = 'nonsense'",
+	} {
+		if a := w.trySQL(s); a.exit == 0 {
+			t.Errorf("%s: not refused", s)
+		}
+	}
+	w.sound()
+}
