@@ -8,7 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"unicode/utf8"
+
+	"github.com/eda-sidecar/eda-sidecar/internal/strictjson"
 )
 
 // Digest returns the SHA-256 of an encoded state, in hex: what a commit event says of it.
@@ -60,8 +61,11 @@ func DecodePatch(b []byte) (map[string]any, error) {
 
 // object reads one JSON object, with nothing behind it, in which no object has two members of one name.
 func object(b []byte, limit int) (o map[string]any, err error) {
-	if len(b) > limit || !json.Valid(b) || !utf8.Valid(b) {
-		return nil, fmt.Errorf("%d bytes that are too many, or not one JSON value", len(b))
+	if len(b) > limit {
+		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(b), limit)
+	}
+	if err := strictjson.Check(b, stateDepth, 0); err != nil {
+		return nil, err
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
@@ -71,30 +75,7 @@ func object(b []byte, limit int) (o map[string]any, err error) {
 	if o == nil {
 		return nil, errors.New("not an object")
 	}
-	return o, unique(json.NewDecoder(bytes.NewReader(b)))
-}
-
-// unique reads the next value and refuses doubled members, of which encoding/json takes the last.
-func unique(dec *json.Decoder) error {
-	t, err := dec.Token()
-	if err != nil || t != json.Delim('{') && t != json.Delim('[') {
-		return err
-	}
-	seen := map[json.Token]bool{}
-	for dec.More() {
-		if t == json.Delim('{') {
-			name, err := dec.Token()
-			if err != nil || seen[name] {
-				return errors.Join(err, fmt.Errorf("two members %q", name))
-			}
-			seen[name] = true
-		}
-		if err := unique(dec); err != nil {
-			return err
-		}
-	}
-	_, err = dec.Token()
-	return err
+	return o, nil
 }
 
 func cloneObject(o map[string]any) map[string]any {
@@ -121,19 +102,4 @@ func cloneValue(v any) any {
 		return c
 	}
 	return v
-}
-
-func depth(v any) int {
-	deepest := 0
-	switch v := v.(type) {
-	case map[string]any:
-		for _, e := range v {
-			deepest = max(deepest, 1+depth(e))
-		}
-	case []any:
-		for _, e := range v {
-			deepest = max(deepest, 1+depth(e))
-		}
-	}
-	return deepest
 }

@@ -3,20 +3,24 @@ package session
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/internal/strictjson"
 )
 
 // Limits of one state. They keep a session's row, and the copy of it that every mutating job makes, small.
 const (
-	MaxState     = 256 << 10 // bytes of the encoded state
-	MaxVars      = 256       // keys
-	MaxVarsBytes = 64 << 10  // bytes of the encoded vars
-	MaxArtifacts = 1024      // the oldest beyond are dropped and counted
-	MaxLastData  = 16 << 10  // bytes of the encoded Data of one tool
-	maxDepth     = 32
+	MaxState     = 256 << 10    // bytes of the encoded state
+	MaxVars      = 256          // keys
+	MaxVarsBytes = 64 << 10     // bytes of the encoded vars
+	MaxArtifacts = 1024         // the oldest beyond are dropped and counted
+	MaxLastData  = 16 << 10     // bytes of the encoded Data of one tool
+	maxDepth     = 32           // of vars, and of the Data of one tool
+	stateDepth   = 3 + maxDepth // last, tool and result lie above Data
 )
 
 // State is what a session remembers between jobs. The zero value is an empty state.
@@ -90,12 +94,11 @@ func (s State) Apply(d Delta) (State, error) {
 		if next.Last == nil {
 			next.Last = map[string]Last{}
 		}
-		d.Last.Data = cloneObject(d.Last.Data)
 		next.Last[d.Tool] = d.Last
 	}
 	encoded, err := next.Encode()
-	if err == nil { // names that are not UTF-8 may become one: what is stored must read back
-		_, err = Decode(encoded)
+	if err == nil { // what is stored must read back; and what was read shares nothing with d
+		next, err = Decode(encoded)
 	}
 	if err != nil {
 		return State{}, fmt.Errorf("apply: %w", err)
@@ -103,7 +106,7 @@ func (s State) Apply(d Delta) (State, error) {
 	return next, nil
 }
 
-// mergePatch is MergePatch of RFC 7396 section 2 for an object patch. It owns target and shares nothing with patch.
+// mergePatch is MergePatch of RFC 7396 section 2 for an object patch. It owns target.
 func mergePatch(target, patch map[string]any) map[string]any {
 	if target == nil {
 		target = map[string]any{}
@@ -116,7 +119,7 @@ func mergePatch(target, patch map[string]any) map[string]any {
 			old, _ := target[key].(map[string]any) // what is no object is replaced by one
 			target[key] = mergePatch(old, value)
 		default:
-			target[key] = cloneValue(value)
+			target[key] = value
 		}
 	}
 	return target
@@ -173,8 +176,13 @@ func bounded(what string, v map[string]any, limit int) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", what, err)
 	}
-	if len(b) > limit || depth(v) > maxDepth {
-		return fmt.Errorf("encode %s: %d bytes, %d deep: %w", what, len(b), depth(v), ErrLimit)
+	if len(b) > limit {
+		return fmt.Errorf("encode %s: %d bytes: %w", what, len(b), ErrLimit)
+	}
+	if err := strictjson.Check(b, maxDepth, 0); errors.Is(err, strictjson.ErrDeep) {
+		return fmt.Errorf("encode %s: %w: %w", what, err, ErrLimit)
+	} else if err != nil { // names that are not UTF-8 may become one: what is stored must read back
+		return fmt.Errorf("encode %s: %w: %w", what, err, ErrState)
 	}
 	return nil
 }

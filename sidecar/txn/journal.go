@@ -3,12 +3,10 @@ package txn
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/internal/strictjson"
 )
 
 // Phase is how far a job's changes to files have come, as the ledger knows it.
@@ -98,6 +96,7 @@ type FileID struct {
 const (
 	documentVersion = 1
 	documentMax     = 256 << 10 // bytes
+	documentDepth   = 8
 	maxTargets      = 64
 )
 
@@ -122,7 +121,7 @@ func DecodeJournal(b []byte) (*Journal, error) {
 	if len(b) > documentMax {
 		return nil, fmt.Errorf("decode journal: %d bytes: %w", len(b), ErrDocument)
 	}
-	if err := uniqueKeys(json.NewDecoder(bytes.NewReader(b))); err != nil {
+	if err := strictjson.Check(b, documentDepth, documentDepth); err != nil {
 		return nil, fmt.Errorf("decode journal: %w", because(ErrDocument, err))
 	}
 	var j Journal
@@ -131,44 +130,10 @@ func DecodeJournal(b []byte) (*Journal, error) {
 	if err := d.Decode(&j); err != nil {
 		return nil, fmt.Errorf("decode journal: %w", because(ErrDocument, err))
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("decode journal: trailing bytes: %w", ErrDocument)
-	}
 	if why := j.check(); why != "" {
 		return nil, fmt.Errorf("decode journal %q: %s: %w", j.Job, why, ErrDocument)
 	}
 	return &j, nil
-}
-
-// uniqueKeys reads one JSON value and refuses an object with two keys that differ at most in case, as encoding/json
-// takes both for the same field.
-func uniqueKeys(d *json.Decoder) error {
-	tok, err := d.Token()
-	if err != nil {
-		return err
-	}
-	if tok != json.Delim('{') && tok != json.Delim('[') {
-		return nil
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		if tok == json.Delim('{') {
-			key, err := d.Token()
-			if err != nil {
-				return err
-			}
-			name := strings.ToLower(fmt.Sprint(key))
-			if seen[name] {
-				return fmt.Errorf("duplicate key %q", name)
-			}
-			seen[name] = true
-		}
-		if err := uniqueKeys(d); err != nil {
-			return err
-		}
-	}
-	_, err = d.Token()
-	return err
 }
 
 // check says why j cannot be a journal; empty if it can.

@@ -11,12 +11,13 @@ import (
 
 // graph says who may import whom: in "a < b", b may import a, and nothing that no row allows. NONE is nothing.
 const graph = `
-NONE < internal/explore, cgroup/internal/witness, adapters, sidecar/durable, sidecar/session, sidecar/audit
+NONE < internal/explore, internal/strictjson, cgroup/internal/witness, adapters, sidecar/durable, sidecar/session, sidecar/audit
 cgroup/internal/witness < cgroup
 cgroup, cgroup/internal/witness < cgroup/cgrouptest
 sidecar/durable < sidecar/durable/durabletest
 internal/explore < internal/explore/modeltest
 internal/explore < internal/msync
+internal/strictjson < sidecar/audit, sidecar/session, sidecar/txn
 internal/msync < sidecar/lock, sidecar/job/outcome, sidecar/ledger/batch, sidecar/server/codec, sidecar/agent/lease
 sidecar/job/outcome < sidecar/job
 sidecar/ledger/batch < sidecar/ledger
