@@ -116,7 +116,12 @@ func LoadConfig(flags Flags) (Config, error) {
 		if text, err = readFile(flags.Config); err != nil {
 			return Config{}, err
 		}
-		if err := yaml.UnmarshalStrict(text, &f); err != nil {
+		var types *yaml.TypeError
+		if err := yaml.UnmarshalStrict(text, &f); errors.As(err, &types) { // the rest is read all the same
+			for _, mistake := range types.Errors {
+				errs = append(errs, fmt.Errorf("config %q: %s", flags.Config, mistake))
+			}
+		} else if err != nil {
 			return Config{}, fmt.Errorf("config %q: %w", flags.Config, err)
 		}
 	}
@@ -259,6 +264,9 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 	if rel, err := filepath.Rel(workspace, c.StateDir); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") &&
 		rel != filepath.Join(".eda-sidecar", "state") {
 		v.bad("state_dir", "%q lies in the workspace, where tools can read: leave it out, or name a place outside", c.StateDir)
+	}
+	if within(workspace, c.StateDir) {
+		v.bad("state_dir", "%q holds the workspace, which tools could not read then: name a place beside it", c.StateDir)
 	}
 	for i, dir := range c.Readable {
 		if within(c.StateDir, dir) || within(dir, c.StateDir) {

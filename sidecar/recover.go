@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -55,17 +57,72 @@ func (s *Sidecar) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	restored, err := s.restored(ctx)
+	if err != nil {
+		return err
+	}
 	for _, row := range open {
-		r, err := s.recoverJob(row, found)
+		r, err := s.recoverJob(row, found, row.FirstSeq < restored)
 		if err != nil {
 			return err
 		}
 		s.Recovered = append(s.Recovered, r)
 	}
+	if err := s.reads(ctx, found); err != nil {
+		return err
+	}
 	if err := s.orphans(ctx); err != nil {
 		return err
 	}
 	return s.retire(ctx)
+}
+
+// restored returns the number of the event that says that an older ledger was put back, the last one; 0: none. What is
+// open from before it is not what the files say, however often we start.
+func (s *Sidecar) restored(ctx context.Context) (seq int64, err error) {
+	err = s.Ledger.Events(ctx, ledger.Query{Kind: audit.LedgerRestored}, func(r ledger.Record) error {
+		seq = r.Seq
+		return nil
+	})
+	return seq, err
+}
+
+// reads ends the trail of every call that left a group and no row: a read, which has changed nothing.
+func (s *Sidecar) reads(ctx context.Context, f *fates) error {
+	seen := map[string]bool{}
+	for _, e := range f.empty {
+		id := strings.TrimSuffix(path.Base(e.Group().Path), path.Ext(e.Group().Path))
+		_, err := s.Ledger.Job(ctx, id)
+		if seen[id] || err == nil {
+			continue
+		}
+		if !errors.Is(err, ledger.ErrNotFound) {
+			return err
+		}
+		seen[id] = true
+		var event audit.Event
+		var order audit.Order
+		err = s.Ledger.Events(ctx, ledger.Query{Job: id}, func(r ledger.Record) error {
+			entry, err := audit.Decode(r.Body)
+			if err == nil {
+				event = entry.Event
+				order, err = order.Next(event.Kind)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		switch order.State {
+		case audit.Allowed, audit.Started, audit.TimedOut, audit.Stopped, audit.Unproven:
+			event.Kind, event.At, event.Data = audit.Recovered, time.Time{}, map[string]any{"resolution": string(txn.Discarded), "proof": string(e.How())}
+			if err := durably(s.Ledger.Record(event)); err != nil {
+				return err
+			}
+		case audit.New, audit.Finished, audit.Terminated, audit.Found, audit.Denied, audit.Committed, audit.RolledBack, audit.Closed:
+		}
+	}
+	return nil
 }
 
 // adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
@@ -148,33 +205,38 @@ func (f *fates) of(j *txn.Journal) (proof string, unproven error) {
 
 // recoverJob decides one open job, by its phase and by the identities of its files, and closes its row. What it may
 // not decide it leaves as it is, with its keys held.
-func (s *Sidecar) recoverJob(row ledger.Job, f *fates) (Recovered, error) {
+func (s *Sidecar) recoverJob(row ledger.Job, f *fates, restored bool) (Recovered, error) {
 	r := Recovered{Job: row.ID, Tool: row.Tool, Phase: row.Phase}
-	j, err := txn.DecodeJournal(row.Doc)
-	switch {
-	case err != nil:
-		return s.quarantine(r, row, nil, err.Error()), nil
-	case s.Ledger.Opening().Restored:
-		return s.quarantine(r, row, j, "an older ledger was restored"), nil
-	case slices.Contains(s.Ledger.Opening().Disagree, row.ID):
-		return s.quarantine(r, row, j, "its phase is not what its events say: somebody edited the ledger"), nil
-	}
-	var unproven error
-	if r.Proof, unproven = f.of(j); unproven != nil {
-		return s.quarantine(r, row, j, unproven.Error()), nil
-	}
-	if r.Proof == "confined" && row.Phase == txn.WorkerRunning && j.LandlockABI < minLandlock {
-		return s.quarantine(r, row, j, "its processes cannot be seen and were not confined"), nil
+	j, unreadable := txn.DecodeJournal(row.Doc)
+	if unreadable != nil {
+		j = &txn.Journal{Version: 1, Job: row.ID} // enough to see whether an operator has decided
 	}
 	seen, err := s.files.Observe(j)
 	if err != nil {
 		return r, fmt.Errorf("job %q: %w", row.ID, err)
 	}
 	d := txn.Plan(j, seen, fateOf(row.Phase))
+	var unproven error
+	r.Proof, unproven = f.of(j)
+	switch running := row.Phase == txn.WorkerRunning; {
+	case slices.Contains(s.Ledger.Opening().Disagree, row.ID):
+		return s.quarantine(r, row, j, "its phase is not what its events say: somebody edited the ledger"), nil
+	case unproven != nil:
+		return s.quarantine(r, row, j, unproven.Error()), nil
+	case d.Resolution == txn.ByOperator:
+	case unreadable != nil:
+		return s.quarantine(r, row, j, unreadable.Error()), nil
+	case restored && row.Phase != txn.Committed:
+		return s.quarantine(r, row, j, "an older ledger was restored"), nil
+	case running && r.Proof == "":
+		return s.quarantine(r, row, j, "its journal names no group"), nil
+	case running && r.Proof == "confined" && j.LandlockABI < minLandlock:
+		return s.quarantine(r, row, j, "its processes cannot be seen and were not confined"), nil
+	}
 	r.Resolution, r.Actions = d.Resolution, d.Actions
 	err = s.carryOut(row, j, d, f, &r)
 	switch {
-	case errors.Is(err, txn.ErrQuarantine):
+	case errors.Is(err, txn.ErrQuarantine), errors.Is(err, ledger.ErrRefused):
 		return s.quarantine(r, row, j, err.Error()), nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return s.quarantine(r, row, j, fmt.Sprintf("undecided, it waits for room on the volume: %v", err)), nil
@@ -198,7 +260,7 @@ func (s *Sidecar) carryOut(row ledger.Job, j *txn.Journal, d txn.Decision, f *fa
 	if row.Phase == txn.Committed {
 		return durably(s.Ledger.Settled(row.ID, recovered))
 	}
-	if row.Phase == txn.WorkerRunning {
+	if row.Phase == txn.WorkerRunning && d.Resolution != txn.ByOperator {
 		if err := s.files.Trash(j, f.empty, f.confined); err != nil {
 			return err
 		}
@@ -236,24 +298,33 @@ func (s *Sidecar) quarantine(r Recovered, row ledger.Job, j *txn.Journal, reason
 	if session, err := s.Ledger.Session(context.Background(), row.Session); err != nil || session.Name == job.DefaultSession {
 		keys = append(keys, job.SessionKey(ledger.Session{Owner: row.Principal, Name: job.DefaultSession}))
 	}
-	if j != nil {
-		for _, o := range j.Outputs {
-			a, err := s.files.Admit([]txn.Spec{{Name: o.Name, Target: o.Target, Kind: o.Kind, MakeParents: true}})
-			if err != nil {
-				continue // what cannot be a target now is no other job's either
-			}
-			for _, chain := range a.Chains() {
-				keys = append(keys, job.PathKey(chain))
-			}
-			a.Close()
-		}
+	for _, o := range j.Outputs {
+		keys = append(keys, job.PathKey(s.chain(o.Target)))
 	}
-	// Nobody else holds or waits yet, so the keys are granted at once, and never released: a restart decides again.
+	// Nobody waits yet, and what another quarantined job holds is held for good: the rest is granted at once. None of it is
+	// released: a restart decides again.
+	keys = slices.DeleteFunc(keys, func(k lock.Key) bool { return len(s.table.Holders(k)) > 0 })
 	_, err := s.table.Acquire(nil, lock.Request{Owner: lock.Owner{Job: "quarantine:" + row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, Since: row.CreatedAt.UnixMilli()}, Keys: keys})
 	if err != nil {
 		r.Reason += "; " + err.Error()
 	}
 	return r
+}
+
+// chain is the way to a target as it is now. Admission would refuse one that is no target at the moment, or on a full
+// volume; it may be one again before we start the next time.
+func (s *Sidecar) chain(target string) (edges []txn.Edge) {
+	dir := s.cfg.Workspace
+	for name := range strings.SplitSeq(target, "/") {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() {
+			return edges
+		}
+		st := info.Sys().(*syscall.Stat_t) // of a file system of Linux
+		edges = append(edges, txn.Edge{Dev: st.Dev, Ino: st.Ino, Name: name})
+		dir = filepath.Join(dir, name)
+	}
+	return edges
 }
 
 // orphans ends directories in jobs/ that no row knows.
