@@ -205,7 +205,7 @@ func (t *Tool) Prepare(a Args) (Invocation, error) {
 	}
 	own := map[string]bool{}
 	for _, f := range inv.Files {
-		if !strings.HasPrefix(f.Name, "_") || plainComponent(strings.TrimPrefix(f.Name, "_")) != nil {
+		if !strings.HasPrefix(f.Name, "_") || !plainName.MatchString(strings.TrimPrefix(f.Name, "_")) {
 			return Invocation{}, fmt.Errorf("internal error: plan %q: file %q", t.Name, f.Name)
 		}
 		own[f.Name] = true

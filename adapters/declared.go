@@ -185,7 +185,7 @@ const interpreter = `^(sh|bash|dash|ash|zsh|ksh|csh|tcsh|fish|env|busybox|python
 func (d *declaration) program() Program {
 	v := d.Program.Version
 	p := Program{Key: d.Program.Name, Names: []string{d.Program.Name}, VersionArgs: v.Args, Match: v.Match, Min: v.Min, Interpreter: d.Program.Interpreter}
-	if plainComponent(p.Key) != nil {
+	if !plainName.MatchString(p.Key) {
 		d.bad("program:", "program.name: %q is not a plain name that PATH can be searched for", p.Key)
 	}
 	if regexp.MustCompile(interpreter).MatchString(p.Key) && !p.Interpreter {
@@ -270,7 +270,7 @@ func (d *declaration) checkText(where, text, when string) {
 // plan checks files and steps now, and returns the pure function that fills the placeholders in.
 func (d *declaration) plan() func(Args) (Invocation, error) {
 	for i, f := range d.Files {
-		if !strings.HasPrefix(f.Name, "_") || plainComponent(f.Name) != nil {
+		if !strings.HasPrefix(f.Name, "_") || !plainName.MatchString(f.Name) {
 			d.bad(f.Name, "files[%d].name: %q must be plain and begin with _", i, f.Name)
 		}
 		if !slices.Contains([]string{"tcl", "yosys", "spice", "json", "python", "none"}, f.Language) {

@@ -313,7 +313,7 @@ func (p Param) text(s string) error {
 		}
 		return hasExt(s, p.Ext)
 	case Output:
-		if err := targetPath(s); err != nil {
+		if err := relative(s); err != nil { // tools see only its slot, so any name is good
 			return err
 		}
 		return hasExt(s, p.Format.Exts())
@@ -371,8 +371,11 @@ func relative(s string) error {
 	return nil
 }
 
-// targetPath checks an output's path: tools see only its slot, so any name is good.
-func targetPath(s string) error { return relative(s) }
+// plainName is one component of a plain path; plainPrefix is as much of a path as is plain.
+var (
+	plainName   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+	plainPrefix = regexp.MustCompile(`^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/?)*`)
+)
 
 // plainPath checks the path of an input, which tools see as it is. Source: design of the view; yosys globs inside quotes,
 // make gives characters a meaning, a leading dash is an option to all.
@@ -380,40 +383,12 @@ func plainPath(s string) error {
 	if err := relative(s); err != nil {
 		return err
 	}
+	at := len(plainPrefix.FindString(s))
 	if strings.HasPrefix(s, "_") {
-		return fmt.Errorf("%q: bad byte %q at 0: rename it (names that begin with _ are the adapters' own)", s, "_")
+		at = 0
 	}
-	at := 0
-	for part := range strings.SplitSeq(s, "/") {
-		if err := plainComponent(part); err != nil {
-			var bad *badByte
-			if errors.As(err, &bad) {
-				return fmt.Errorf("%q: bad byte %q at %d: rename it (letters, digits, and _ . - after the first)", s, string(s[at+bad.at:at+bad.at+1]), at+bad.at)
-			}
-			return fmt.Errorf("%q: %w", s, err)
-		}
-		at += len(part) + 1
-	}
-	return nil
-}
-
-// badByte is the place of the first byte that keeps a name from being plain.
-type badByte struct{ at int }
-
-func (b *badByte) Error() string { return fmt.Sprintf("bad byte at %d", b.at) }
-
-// plainComponent matches ^[A-Za-z0-9_][A-Za-z0-9_.-]*$.
-func plainComponent(s string) error {
-	if s == "" {
-		return errors.New("empty name")
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', i > 0 && (c == '.' || c == '-'):
-		default:
-			return &badByte{i}
-		}
+	if at < len(s) {
+		return fmt.Errorf("%q: bad byte %q at %d: rename it (letters, digits, and _ . - after the first; a path that begins with _ is the adapter's own)", s, s[at:at+1], at)
 	}
 	return nil
 }

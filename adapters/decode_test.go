@@ -83,12 +83,12 @@ func TestOddNames(t *testing.T) {
 		t.Error("the test of odd names cannot fail")
 	}
 	for _, name := range []string{"", "/etc/x.v", "../x.v", "a/../b.v", "a//b.v", "./a.v", "a/", ".eda-sidecar/x.v", strings.Repeat("a", 1023) + ".v"} {
-		if plainPath(name) == nil || targetPath(name) == nil {
+		if plainPath(name) == nil || relative(name) == nil {
 			t.Errorf("%q is accepted", name)
 		}
 	}
 	for name := range oddNames() { // as a target each is good
-		if err := targetPath("build/" + name); err != nil {
+		if err := relative("build/" + name); err != nil {
 			t.Errorf("target %q: %v", name, err)
 		}
 	}

@@ -13,7 +13,8 @@
 //     control characters are refused with their place. TestOddNames, TestControlCharacters, TestQuoting, TestPlainNamesRequired.
 //   - Equal arguments give equal plans. TestPlanTwice, FuzzDecode.
 //   - What a caller sees names targets and workspace paths, no slot and no job. TestMapper, TestMappingNeeded.
-//   - Memory does not grow with a log, a line or an output: blocks of 64 KiB, 200 diagnostics, 64 KiB of data. TestLongLine, TestBounds (G7).
+//   - Memory does not grow with a log, a line or an output: blocks of 64 KiB (of JSON: one token, at most 16 MiB), 200 diagnostics, 64 KiB of
+//     data. TestLongLine, TestLongToken, TestBounds (G7).
 //   - A declared tool passes the checks of a built-in one, or all its mistakes are said at once. TestDeclaredRefuses, TestDeclaredProof.
 //
 // # Not guaranteed

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"text/scanner"
 	"unicode/utf8"
 )
 
@@ -41,29 +43,20 @@ type want struct {
 	ext         string
 }
 
-// kinds is the table of kinds: no package-level state, so a function.
-func kindOf(k Kind) (kindSpec, bool) {
-	switch k {
-	case KindFile:
-		return kindSpec{nil, checkAny}, true
-	case KindText:
-		return kindSpec{nil, checkText}, true
-	case KindJSON:
-		return kindSpec{[]string{".json"}, checkJSON}, true
-	case KindYosysJSON:
-		return kindSpec{[]string{".json"}, checkYosysJSON}, true
-	case KindVerilog:
-		return kindSpec{[]string{".v", ".sv", ".vh"}, checkVerilog}, true
-	case KindVVP:
-		return kindSpec{[]string{".vvp"}, checkVVP}, true
-	case KindVCD:
-		return kindSpec{[]string{".vcd"}, checkVCD}, true
-	case KindFST:
-		return kindSpec{[]string{".fst"}, checkFST}, true
-	case KindWave:
-		return kindSpec{[]string{".vcd", ".fst"}, checkWave}, true
-	}
-	return kindSpec{}, false
+// kindOf looks a kind up in the table of kinds.
+func kindOf(k Kind) (spec kindSpec, ok bool) {
+	spec, ok = map[Kind]kindSpec{
+		KindFile:      {nil, checkAny},
+		KindText:      {nil, checkText},
+		KindJSON:      {[]string{".json"}, checkJSON},
+		KindYosysJSON: {[]string{".json"}, checkYosysJSON},
+		KindVerilog:   {[]string{".v", ".sv", ".vh"}, checkVerilog},
+		KindVVP:       {[]string{".vvp"}, checkVVP},
+		KindVCD:       {[]string{".vcd"}, checkVCD},
+		KindFST:       {[]string{".fst"}, checkFST},
+		KindWave:      {[]string{".vcd", ".fst"}, checkWave},
+	}[k]
+	return spec, ok
 }
 
 // Exts are the extensions that a target of the kind may have, with the dot; nil: any.
@@ -97,10 +90,10 @@ func checkFile(staged fs.FS, name string, w want) error {
 	}
 	defer func() { _ = f.Close() }() // opened for reading
 	w.ext = path.Ext(name)
-	s := &source{r: f, buf: make([]byte, 64<<10)}
+	s := newSource(f)
 	err = spec.check(s, w)
-	if s.err != nil {
-		return bare(s.err) // what the validator made of half the file is no news
+	if s.below.err != nil {
+		return bare(s.below.err) // what the validator made of half the file is no news
 	}
 	return err
 }
@@ -114,188 +107,135 @@ func bare(err error) error {
 	return err
 }
 
-// source is a byte stream with one block of memory. A read error ends it like EOF and stays in err.
-type source struct {
-	r      io.Reader
-	buf    []byte
-	pos, n int
-	before int64 // bytes read before buf
-	err    error // of reading, other than io.EOF
-}
-
-// fill makes at least one byte available at pos, or returns false at the end.
-func (s *source) fill() bool {
-	for s.pos == s.n {
-		n, err := s.r.Read(s.buf)
-		s.before += int64(s.n)
-		s.pos, s.n = 0, n
-		if n == 0 && err != nil {
-			if !errors.Is(err, io.EOF) {
-				s.err = err
-			}
-			s.r = eof{}
-			return false
-		}
-	}
-	return true
-}
-
-// eof reads nothing.
-type eof struct{}
-
-func (eof) Read([]byte) (int, error) { return 0, io.EOF }
-
-// offset is how many bytes were consumed.
-func (s *source) offset() int64 { return s.before + int64(s.pos) }
-
-func (s *source) peek() (byte, bool) {
-	if s.pos == s.n && !s.fill() {
-		return 0, false
-	}
-	return s.buf[s.pos], true
-}
-
-func (s *source) next() (c byte, ok bool) {
-	if s.pos < s.n || s.fill() {
-		c, ok = s.buf[s.pos], true
-		s.pos++
-	}
-	return c, ok
-}
-
 // maxLine is how much of a line is kept, in bytes; the rest is read and dropped.
 const maxLine = 64 << 10
 
-// line returns the next line without its newline, cut to maxLine bytes, and whether the newline was there.
-// It returns nil, false at the end. The slice is valid until the next call.
-func (s *source) line(carry *[]byte) (line []byte, whole bool) {
-	*carry = (*carry)[:0]
-	for s.pos < s.n || s.fill() {
-		block := s.buf[s.pos:s.n]
-		if i := bytes.IndexByte(block, '\n'); i >= 0 {
-			s.pos += i + 1
-			if len(*carry) == 0 {
-				return block[:min(i, maxLine)], true
-			}
-			*carry = keep(*carry, block[:i])
-			return *carry, true
-		}
-		*carry = keep(*carry, block)
-		s.pos = s.n
-	}
-	if len(*carry) == 0 {
-		return nil, false
-	}
-	return *carry, false
+// source is what a validator reads, with one block of memory. A read error ends it like EOF and stays in below.
+type source struct {
+	*bufio.Reader
+	below  *below
+	offset int64 // bytes that line consumed
 }
 
-// keep appends as much of more as a line may hold.
-func keep(line, more []byte) []byte {
-	return append(line, more[:min(len(more), maxLine-len(line))]...)
+// below is the file under a source.
+type below struct {
+	r    io.Reader
+	last byte  // that was read
+	err  error // of reading, other than io.EOF
+}
+
+func newSource(r io.Reader) *source {
+	b := &below{r: r}
+	return &source{Reader: bufio.NewReaderSize(b, maxLine), below: b}
+}
+
+// Read implements io.Reader.
+func (b *below) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if n > 0 {
+		b.last = p[n-1]
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.err, err = err, io.EOF
+	}
+	return n, err
+}
+
+// line returns the next line without its newline, cut to maxLine bytes, and whether the newline was there.
+// It returns nil, false at the end. The slice is valid until the next call.
+func (s *source) line() (line []byte, whole bool) {
+	line, err := s.ReadSlice('\n')
+	s.offset += int64(len(line))
+	if errors.Is(err, bufio.ErrBufferFull) {
+		line = slices.Clone(line)
+	}
+	for errors.Is(err, bufio.ErrBufferFull) {
+		var more []byte
+		more, err = s.ReadSlice('\n')
+		s.offset += int64(len(more))
+	}
+	if len(line) == 0 {
+		return nil, false
+	}
+	return bytes.TrimSuffix(line, []byte("\n")), err == nil
 }
 
 func checkAny(s *source, _ want) error {
-	for s.fill() {
-		s.pos = s.n
-	}
-	return nil
+	_, err := io.Copy(io.Discard, s)
+	return err
 }
 
 func checkText(s *source, w want) error {
-	var tail []byte // the last bytes of the blocks before: an unfinished rune, and what must_contain may begin in
-	found, last := w.mustContain == "", byte(0)
-	hold := max(len(w.mustContain)-1, 0)
-	var rest []byte // an unfinished rune
-	for s.fill() {
-		block := s.buf[s.pos:s.n]
-		s.pos = s.n
-		if !found {
-			tail = append(tail, block...)
-			found = bytes.Contains(tail, []byte(w.mustContain))
-			tail = append(tail[:0], tail[max(len(tail)-hold, 0):]...)
-		}
-		if bytes.IndexByte(block, 0) >= 0 {
-			return notWhole("holds a NUL byte")
-		}
-		last = block[len(block)-1]
-		var ok bool
-		if rest, ok = validUTF8(append(rest, block...)); !ok {
+	need := []byte(w.mustContain)
+	var tail []byte // the last characters, at least as many bytes as need has
+	for found := len(need) == 0; ; {
+		r, size, err := s.ReadRune()
+		switch {
+		case err != nil && s.below.last != '\n':
+			return notWhole("does not end with a newline")
+		case err != nil && !found:
+			return notWhole("does not hold %q", w.mustContain)
+		case err != nil:
+			return nil
+		case r == utf8.RuneError && size == 1:
 			return notWhole("not UTF-8")
+		case r == 0:
+			return notWhole("holds a NUL byte")
+		case found:
+			continue
+		}
+		tail = utf8.AppendRune(tail, r)
+		if found = bytes.HasSuffix(tail, need); len(tail) > 2*len(need)+1<<10 {
+			tail = append(tail[:0], tail[len(tail)-len(need):]...)
 		}
 	}
-	switch {
-	case len(rest) > 0:
-		return notWhole("ends inside a character")
-	case last != '\n':
-		return notWhole("does not end with a newline")
-	case !found:
-		return notWhole("does not hold %q", w.mustContain)
-	}
-	return nil
 }
 
-// validUTF8 reports whether b is UTF-8, but for an unfinished rune at its end, which it returns.
-func validUTF8(b []byte) (rest []byte, ok bool) {
-	cut := len(b)
-	for i := 1; i <= min(utf8.UTFMax-1, len(b)); i++ {
-		if utf8.RuneStart(b[len(b)-i]) {
-			if !utf8.FullRune(b[len(b)-i:]) {
-				cut = len(b) - i
+// checkVerilog reads tokens. A word is an identifier, a number, or an escaped identifier up to its blank.
+func checkVerilog(s *source, w want) error {
+	var lex scanner.Scanner
+	var broken string // what the scanner objects to: a comment that does not end, a NUL, bytes that are not UTF-8
+	lex.Init(s)
+	lex.Error = func(_ *scanner.Scanner, objection string) { broken = objection }
+	lex.Mode = scanner.ScanIdents | scanner.ScanComments | scanner.SkipComments
+	escaped := false
+	lex.IsIdentRune = func(r rune, i int) bool {
+		if i == 0 {
+			escaped = r == '\\'
+		}
+		return i < maxLine && (escaped && r > ' ' || r < utf8.RuneSelf && isWord(byte(r)))
+	}
+	modules, ends, top := 0, 0, w.mustContain == ""
+	afterModule, ended := false, false // what the last token was
+	for token := lex.Scan(); token != scanner.EOF; token = lex.Scan() {
+		named, word := afterModule, lex.TokenText()
+		afterModule, ended = false, false
+		switch {
+		case token == '"':
+			if !skipString(&lex) {
+				return notWhole("ends inside a string")
 			}
+		case token >= 0 && token < ' ':
+			return notWhole("control byte %#02x", token)
+		case word == "module" || word == "macromodule":
+			modules, afterModule = modules+1, true
+		case word == "endmodule":
+			ends, ended = ends+1, true
+		case word == w.mustContain:
+			top = top || named
+		}
+		if broken != "" || ends > modules || modules > ends+1 {
 			break
 		}
 	}
-	return slices.Clone(b[cut:]), utf8.Valid(b[:cut])
-}
-
-func checkVerilog(s *source, w want) error {
-	modules, ends, top := 0, 0, w.mustContain == ""
-	last, afterModule, ended := byte(0), false, false // the last byte, and what the last token was
-	var word []byte
-	for c, ok := s.next(); ok; c, ok = s.next() {
-		last = c
-		word = word[:0]
-		switch {
-		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
-			continue
-		case c < 0x20:
-			return notWhole("control byte %#02x", c)
-		case c == '/':
-			if skipped, err := skipComment(s); err != nil {
-				return err
-			} else if skipped {
-				last = '\n'
-				continue
-			}
-		case c == '"':
-			if !skipString(s) {
-				return notWhole("ends inside a string")
-			}
-		case c == '\\':
-			word = takeWord(s, append(word, c), func(c byte) bool { return c > ' ' })
-		case isWord(c):
-			word = takeWord(s, append(word, c), isWord)
-		}
-		named := afterModule
-		afterModule, ended = false, false
-		switch string(word) {
-		case "module", "macromodule":
-			modules, afterModule = modules+1, true
-		case "endmodule":
-			ends, ended = ends+1, true
-		case w.mustContain:
-			top = top || named
-		}
-		if ends > modules || modules > ends+1 {
-			return notWhole("module and endmodule do not match")
-		}
-	}
 	switch {
+	case broken != "":
+		return notWhole("%s", broken)
 	case modules == 0:
 		return notWhole("no module")
 	case modules != ends || !ended:
-		return notWhole("does not end with endmodule")
-	case last != '\n':
+		return notWhole("module and endmodule do not match, or it does not end with endmodule")
+	case s.below.last != '\n':
 		return notWhole("does not end with a newline")
 	case !top:
 		return notWhole("holds no module %q", w.mustContain)
@@ -307,66 +247,27 @@ func isWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$'
 }
 
-// takeWord appends to word while more says so; what is over 1 KiB is dropped.
-func takeWord(s *source, word []byte, more func(byte) bool) []byte {
-	for s.fill() {
-		from := s.pos
-		for s.pos < s.n && more(s.buf[s.pos]) {
-			s.pos++
-		}
-		word = append(word, s.buf[from:min(s.pos, from+1024-min(len(word), 1024))]...)
-		if s.pos < s.n {
-			break
-		}
-	}
-	return word
-}
-
-// skipComment skips the comment whose first slash was read, if it is one; a line comment with its newline.
-func skipComment(s *source) (bool, error) {
-	c, _ := s.peek()
-	if c != '/' && c != '*' {
-		return false, nil
-	}
-	for s.pos++; s.fill(); {
-		if c == '/' {
-			if i := bytes.IndexByte(s.buf[s.pos:s.n], '\n'); i >= 0 {
-				s.pos += i + 1
-				return true, nil
-			}
-			s.pos = s.n
-		} else if b, _ := s.next(); b == '*' {
-			if b, ok := s.peek(); ok && b == '/' {
-				s.pos++
-				return true, nil
-			}
-		}
-	}
-	return false, notWhole("ends inside a comment")
-}
-
-func skipString(s *source) bool {
-	for {
-		switch c, ok := s.next(); {
-		case !ok:
-			return false
-		case c == '\\':
-			s.next()
-		case c == '"':
+// skipString skips the rest of a string, and reports whether it ended.
+func skipString(lex *scanner.Scanner) bool {
+	for r := lex.Next(); r != scanner.EOF; r = lex.Next() {
+		switch r {
+		case '"':
 			return true
+		case '\\':
+			lex.Next()
 		}
 	}
+	return false
 }
 
 func checkVVP(s *source, _ want) error {
-	var carry []byte
-	first, whole := s.line(&carry)
+	first, whole := s.line()
 	if !whole || !bytes.HasPrefix(first, []byte("#!")) || !bytes.HasSuffix(first, []byte("vvp")) {
 		return notWhole("its first line is not that of a vvp program")
 	}
 	version, want, names := false, -1, 0
 	for {
-		line, whole := s.line(&carry)
+		line, whole := s.line()
 		switch {
 		case line == nil:
 			if !version || want < 0 || names != want {

@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,14 +70,14 @@ func validate(w want, text []byte, small bool) error {
 		return checkFile(fsys, name, w)
 	}
 	spec, _ := kindOf(w.kind)
-	s := &source{r: iotest.OneByteReader(bytes.NewReader(text)), buf: make([]byte, 16)}
+	s := newSource(iotest.OneByteReader(bytes.NewReader(text)))
 	if err := spec.check(s, w); err != nil {
 		return err
 	}
-	if _, more := s.peek(); more {
+	if _, err := s.ReadByte(); err == nil {
 		return notWhole("more")
 	}
-	return s.err
+	return s.below.err
 }
 
 // cuts returns the lengths to cut at: all up to 8 KiB, then steps.
@@ -210,11 +211,33 @@ func TestText(t *testing.T) {
 	}
 }
 
-// failing is a file that cannot be read to its end.
+// TestReadError: a file that cannot be read to its end.
 func TestReadError(t *testing.T) {
 	broken := errors.New("input/output error")
-	s := &source{r: io.MultiReader(strings.NewReader("{"), iotest.ErrReader(broken)), buf: make([]byte, 16)}
-	if err := checkAny(s, want{}); err != nil || !errors.Is(s.err, broken) {
-		t.Errorf("got %v and %v, want the read error to be kept", err, s.err)
+	s := newSource(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(broken)))
+	if err := checkAny(s, want{}); err != nil || !errors.Is(s.below.err, broken) {
+		t.Errorf("got %v and %v, want the read error to be kept", err, s.below.err)
+	}
+}
+
+// TestLongToken: a JSON string of 64 MiB is refused in memory that does not grow with it. The control is the decoder without the bound.
+func TestLongToken(t *testing.T) {
+	const token, limit = 64 << 20, 5 * jsonToken // the decoder doubles its buffer
+	long := func() io.Reader {
+		return io.MultiReader(strings.NewReader(`["`), &endless{token}, strings.NewReader(`"]`))
+	}
+	got := allocated(func() {
+		if err := checkJSON(newSource(long()), want{}); !errors.Is(err, ErrNotWhole) {
+			t.Errorf("got %v, want %v", err, ErrNotWhole)
+		}
+	})
+	control := allocated(func() {
+		var v any
+		if err := json.NewDecoder(long()).Decode(&v); err != nil {
+			t.Error(err)
+		}
+	})
+	if got > limit || control <= limit {
+		t.Errorf("%d bytes, want at most %d; without the bound %d", got, limit, control)
 	}
 }

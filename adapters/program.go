@@ -3,7 +3,7 @@ package adapters
 import (
 	"fmt"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -48,30 +48,21 @@ func (p Program) ParseVersion(output string) (Version, error) {
 // CompareVersions compares dotted versions number by number (0.9 < 0.23 < 0.23.1) and returns -1, 0 or 1. What follows the
 // digits of a part (10a, 1-rc2) is ignored.
 func CompareVersions(a, b string) int {
-	x, y := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range max(len(x), len(y)) {
-		m, n := part(x, i), part(y, i)
-		if m != n {
-			if m < n {
-				return -1
-			}
-			return 1
-		}
+	x, y := numbers(a), numbers(b)
+	for len(x) < len(y) {
+		x = append(x, 0)
 	}
-	return 0
+	for len(y) < len(x) {
+		y = append(y, 0)
+	}
+	return slices.Compare(x, y)
 }
 
-func part(parts []string, i int) int {
-	if i >= len(parts) {
-		return 0
+// numbers returns what the parts of a version begin with. No digits, or too many, are 0: that ranks lowest.
+func numbers(version string) (all []int) {
+	for part := range strings.SplitSeq(version, ".") {
+		end := strings.IndexFunc(part+".", func(r rune) bool { return r < '0' || r > '9' })
+		all = append(all, number(part[:end]))
 	}
-	end := 0
-	for end < len(parts[i]) && parts[i][end] >= '0' && parts[i][end] <= '9' {
-		end++
-	}
-	n, err := strconv.Atoi(parts[i][:end])
-	if err != nil {
-		return 0 // no digits, or too many: ranks lowest
-	}
-	return n
+	return all
 }

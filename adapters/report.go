@@ -75,13 +75,12 @@ func (r Run) eachLine(fn func(step int, line []byte)) error {
 
 // scanLines calls fn with the offset of each line, and the line without its newline.
 func scanLines(r io.Reader, fn func(at int64, line []byte)) error {
-	s := &source{r: r, buf: make([]byte, 64<<10)}
-	var carry []byte
+	s := newSource(r)
 	for {
-		at := s.offset()
-		line, whole := s.line(&carry)
+		at := s.offset
+		line, whole := s.line()
 		if line == nil && !whole {
-			return s.err
+			return s.below.err
 		}
 		fn(at, bytes.TrimSuffix(line, []byte("\r")))
 	}

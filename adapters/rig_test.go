@@ -85,7 +85,7 @@ func bind(a Args) Args {
 	var slots []string
 	for _, o := range a.Outputs() {
 		ext := filepath.Ext(o.Target)
-		if plainComponent(strings.TrimPrefix(ext, ".")) != nil {
+		if !plainName.MatchString(strings.TrimPrefix(ext, ".")) {
 			ext = ""
 		}
 		slots = append(slots, "../s"+string(rune('0'+o.Index))+"/out"+ext)

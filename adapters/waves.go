@@ -3,6 +3,8 @@ package adapters
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
 	"strconv"
 )
 
@@ -28,25 +30,20 @@ const (
 func checkFST(s *source, _ want) error {
 	geometry, hierarchy := false, false
 	for n := 0; ; n++ {
-		kind, more := s.next()
-		if !more {
+		var head [9]byte
+		if _, err := io.ReadFull(s, head[:]); errors.Is(err, io.EOF) {
 			break
+		} else if err != nil {
+			return notWhole("ends inside a block's head")
 		}
-		var size [8]byte
-		for i := range size {
-			c, ok := s.next()
-			if !ok {
-				return notWhole("ends inside a block's head")
-			}
-			size[i] = c
-		}
-		length := binary.BigEndian.Uint64(size[:])
+		kind, length := head[0], int64(binary.BigEndian.Uint64(head[1:])) // one that is too large is negative
 		switch {
 		case n == 0 && (kind != fstHeader || length != 329):
 			return notWhole("does not begin with the header of an FST file")
-		case n > 0 && (kind == fstHeader || kind > fstDynamic2 || length < 8):
+		case n > 0 && (kind == fstHeader || kind > fstDynamic2) || length < 8:
 			return notWhole("block %d has type %d and length %d", n, kind, length)
-		case !skip(s, length-8):
+		}
+		if _, err := io.CopyN(io.Discard, s, length-8); err != nil {
 			return notWhole("block %d is cut", n)
 		}
 		geometry = geometry || kind == fstGeometry
@@ -58,24 +55,12 @@ func checkFST(s *source, _ want) error {
 	return nil
 }
 
-func skip(s *source, n uint64) bool {
-	for n > 0 {
-		if !s.fill() {
-			return false
-		}
-		step := min(n, uint64(s.n-s.pos))
-		s.pos, n = s.pos+int(step), n-step
-	}
-	return true
-}
-
 // checkVCD: IEEE 1364-2005, clause 18.2. Commands between the changes ($dumpvars ... $end, $comment) are skipped by line.
 func checkVCD(s *source, _ want) error {
-	var carry []byte
 	header, inComment, lines := true, false, 0
 	now := uint64(0)
 	for {
-		line, whole := s.line(&carry)
+		line, whole := s.line()
 		if line == nil {
 			break
 		}
