@@ -10,11 +10,11 @@ type Site string
 type Handle interface {
 	// Close releases the descriptor. A second Close does nothing.
 	Close() error
-	// File gives the descriptor away as an [os.File] called name; the Handle is closed then. Nil in a model.
-	File(name string) *os.File
+	// File returns the open file; closing either closes both. Nil in a model.
+	File() *os.File
 }
 
-// Name is one entry of a directory. Name is a single component; it may be empty where a method says so.
+// Name is one entry of a directory. Name is a single component; empty, or a path of plain ones, where a method says so.
 type Name struct {
 	Dir  Handle
 	Name string
@@ -60,9 +60,10 @@ type Volume struct {
 type FS interface {
 	// OpenRoot opens the directory at an absolute path. Links in it are followed: the operator chose it.
 	OpenRoot(site Site, path string) (Handle, error)
-	// OpenDir opens a directory for reading and syncing: ELOOP for a link, EXDEV for a mount, ENOTDIR for a file.
+	// OpenDir opens a directory, or a path of them in one walk, for reading and syncing: ELOOP for a link, EXDEV for a
+	// mount, ENOTDIR for a file.
 	OpenDir(site Site, at Name) (Handle, error)
-	// OpenFile opens a file for reading, without blocking on a FIFO.
+	// OpenFile opens a file, or the one at the end of such a path, for reading, without blocking on a FIFO.
 	OpenFile(site Site, at Name) (Handle, error)
 	// Create makes a new file, open for writing; an existing name is EEXIST.
 	Create(site Site, at Name, mode uint32) (Handle, error)
@@ -70,7 +71,6 @@ type FS interface {
 	Lock(site Site, at Name) (Handle, error)
 	Mkdir(site Site, at Name, mode uint32) error
 	Symlink(site Site, at Name, target string) error
-	Readlink(site Site, at Name) (string, error)
 	// Stat looks at the entry itself; an empty name is the handle's own object.
 	Stat(site Site, at Name) (Stat, error)
 	// List returns the names in dir, sorted; at most limit of them (whichever come first) if limit > 0.

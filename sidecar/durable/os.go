@@ -31,25 +31,21 @@ type osFS struct {
 	cloexec int    // O_CLOEXEC, but in negative controls
 }
 
-type handle struct{ fd int }
+type handle struct{ f *os.File }
 
-func (h *handle) Close() error {
-	fd := h.fd
-	h.fd = -1
-	if fd < 0 {
-		return nil
+func (h handle) Close() error {
+	if err := h.f.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
 	}
-	return wrap("close", "", unix.Close(fd)) // never again after EINTR: Linux has released it
+	return nil
 }
 
-func (h *handle) File(name string) *os.File {
-	f := os.NewFile(uintptr(h.fd), name)
-	h.fd = -1
-	return f
-}
+func (h handle) File() *os.File { return h.f }
 
-// fd returns the descriptor of a handle that this FS made; anything else is a bug of the caller and panics.
-func fd(h Handle) int { return h.(*handle).fd }
+// file returns the file of a handle that this FS made; anything else is a bug of the caller and panics.
+func file(h Handle) *os.File { return h.(handle).f }
+
+func fd(h Handle) int { return int(file(h).Fd()) }
 
 func wrap(op, name string, err error) error {
 	if err == nil {
@@ -73,7 +69,7 @@ func (o *osFS) open(op string, at Name, flags int, mode uint32) (Handle, error) 
 		n, err := unix.Openat2(fd(at.Dir), at.Name, how)
 		switch {
 		case err == nil:
-			return &handle{n}, nil
+			return handle{os.NewFile(uintptr(n), at.Name)}, nil
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN) && try < openTries:
 		default:
 			return nil, wrap(op, at.Name, err)
@@ -82,15 +78,11 @@ func (o *osFS) open(op string, at Name, flags int, mode uint32) (Handle, error) 
 }
 
 func (o *osFS) OpenRoot(_ Site, path string) (Handle, error) {
-	h := &handle{-1}
-	err := do("open directory", path, func() (err error) {
-		h.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|o.cloexec, 0)
-		return err
-	})
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
-	return h, nil
+	return handle{f}, nil
 }
 
 func (o *osFS) OpenDir(_ Site, at Name) (Handle, error) {
@@ -112,7 +104,7 @@ func (o *osFS) Lock(_ Site, at Name) (Handle, error) {
 	}
 	whole := &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
 	err = do("lock", at.Name, func() error { return unix.FcntlFlock(uintptr(fd(h)), unix.F_OFD_SETLK, whole) })
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+	if errors.Is(err, unix.EAGAIN) {
 		err = wrap("lock", at.Name, ErrLocked)
 	}
 	if err != nil {
@@ -128,15 +120,6 @@ func (o *osFS) Mkdir(_ Site, at Name, mode uint32) error {
 
 func (o *osFS) Symlink(_ Site, at Name, target string) error {
 	return do("symlink", at.Name, func() error { return unix.Symlinkat(target, fd(at.Dir), at.Name) })
-}
-
-func (o *osFS) Readlink(_ Site, at Name) (string, error) {
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(fd(at.Dir), at.Name, buf)
-	if err != nil {
-		return "", wrap("readlink", at.Name, err)
-	}
-	return string(buf[:n]), nil
 }
 
 func (o *osFS) Stat(_ Site, at Name) (Stat, error) {
@@ -169,24 +152,12 @@ func (o *osFS) Stat(_ Site, at Name) (Stat, error) {
 func nanos(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
 func (o *osFS) List(_ Site, dir Handle, limit int) ([]string, error) {
-	if _, err := unix.Seek(fd(dir), 0, io.SeekStart); err != nil {
-		return nil, wrap("rewind directory", "", err)
+	if _, err := file(dir).Seek(0, io.SeekStart); err != nil {
+		return nil, err
 	}
-	var names []string
-	buf := make([]byte, 16<<10)
-	for limit <= 0 || len(names) < limit {
-		n := 0
-		err := do("read directory", "", func() (err error) { n, err = unix.ReadDirent(fd(dir), buf); return err })
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			break
-		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
-	}
-	if limit > 0 && len(names) > limit {
-		names = names[:limit]
+	names, err := file(dir).Readdirnames(limit)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
 	}
 	slices.Sort(names)
 	return names, nil
@@ -261,42 +232,19 @@ func (o *osFS) Lease(_ Site, h Handle) error {
 }
 
 func (o *osFS) ReadAt(_ Site, h Handle, p []byte, off int64) (int, error) {
-	for done := 0; ; {
-		n, err := unix.Pread(fd(h), p[done:], off+int64(done))
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return done, wrap("read", "", err)
-		}
-		if done += n; done == len(p) {
-			return done, nil
-		}
-		if n == 0 {
-			return done, io.EOF
-		}
-	}
+	return file(h).ReadAt(p, off)
 }
 
 func (o *osFS) WriteAt(_ Site, h Handle, p []byte, off int64) error {
-	for len(p) > 0 {
-		n, err := unix.Pwrite(fd(h), p, off)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return wrap("write", "", err)
-		}
-		n = max(n, 0)
-		p, off = p[n:], off+int64(n)
-	}
-	return nil
+	_, err := file(h).WriteAt(p, off)
+	return err
 }
 
 func (o *osFS) Writeback(_ Site, h Handle) error {
 	return wrap("write back", "", unix.SyncFileRange(fd(h), 0, 0, unix.SYNC_FILE_RANGE_WRITE))
 }
 
-func (o *osFS) Sync(_ Site, h Handle) error {
-	return do("fsync", "", func() error { return unix.Fsync(fd(h)) })
-}
+func (o *osFS) Sync(_ Site, h Handle) error { return file(h).Sync() }
 
 func (o *osFS) Statfs(_ Site, dir Handle) (Volume, error) {
 	var st unix.Statfs_t

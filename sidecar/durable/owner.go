@@ -86,13 +86,10 @@ func (l *Lock) Write(o Owner) error {
 		return fmt.Errorf("write %s: record of %d bytes: %w", OwnerFile, len(b), errors.Join(err, io.ErrShortWrite))
 	}
 	b = append(b, bytes.Repeat([]byte(" "), ownerSize-len(b))...)
-	if err := l.fs.WriteAt("durable.owner.write", l.h, b, 0); err != nil {
-		return fmt.Errorf("write %s: %w", OwnerFile, err)
+	if err = l.fs.WriteAt("durable.owner.write", l.h, b, 0); err == nil {
+		err = l.fs.Sync("durable.owner.sync", l.h)
 	}
-	if err := l.fs.Sync("durable.owner.sync", l.h); err != nil {
-		return fmt.Errorf("write %s: %w", OwnerFile, err)
-	}
-	return nil
+	return wrap("write", OwnerFile, err)
 }
 
 // Release gives the lock up. Only an orderly end and tests need it.

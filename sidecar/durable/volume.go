@@ -2,7 +2,6 @@ package durable
 
 import (
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -18,71 +17,51 @@ const (
 // refusal says what a file system is called and why it cannot carry a workspace (empty: let the probe decide) or a state directory.
 type refusal struct{ name, workspace, state string }
 
-// refusals by statfs f_type (statfs(2), linux/magic.h).
+const (
+	passesLandlock = "its subvolume ioctls pass Landlock"
+	remote         = "SQLite's WAL needs memory shared by all openers"
+)
+
+// refusals by statfs f_type (statfs(2), linux/magic.h). FUSE is left to [Probe].
 func refusals(magic uint32) refusal {
-	const remote = "SQLite's WAL needs memory shared by all openers"
-	switch magic {
-	case unix.BTRFS_SUPER_MAGIC:
-		return refusal{"btrfs", "its subvolume ioctls pass Landlock", ""}
-	case unix.BCACHEFS_SUPER_MAGIC:
-		return refusal{"bcachefs", "its subvolume ioctls pass Landlock", ""}
-	case unix.OVERLAYFS_SUPER_MAGIC:
-		return refusal{"overlayfs", "inode numbers and directory renames are not stable there", ""}
-	case unix.NFS_SUPER_MAGIC:
-		return refusal{"NFS", noExchange, remote}
-	case unix.V9FS_MAGIC:
-		return refusal{"9p", noExchange, remote}
-	case unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.SMB_SUPER_MAGIC:
-		return refusal{"SMB", noExchange, remote}
-	case unix.CEPH_SUPER_MAGIC:
-		return refusal{"Ceph", noExchange, remote}
-	case unix.FUSE_SUPER_MAGIC:
-		return refusal{"FUSE", "", remote}
-	}
-	return refusal{}
+	return map[uint32]refusal{
+		unix.BTRFS_SUPER_MAGIC:     {"btrfs", passesLandlock, ""},
+		unix.BCACHEFS_SUPER_MAGIC:  {"bcachefs", passesLandlock, ""},
+		unix.OVERLAYFS_SUPER_MAGIC: {"overlayfs", "inode numbers and directory renames are not stable there", ""},
+		unix.NFS_SUPER_MAGIC:       {"NFS", noExchange, remote},
+		unix.V9FS_MAGIC:            {"9p", noExchange, remote},
+		unix.CIFS_SUPER_MAGIC:      {"SMB", noExchange, remote},
+		unix.SMB2_SUPER_MAGIC:      {"SMB", noExchange, remote},
+		unix.SMB_SUPER_MAGIC:       {"SMB", noExchange, remote},
+		unix.CEPH_SUPER_MAGIC:      {"Ceph", noExchange, remote},
+		unix.FUSE_SUPER_MAGIC:      {"FUSE", "", remote},
+	}[magic]
 }
 
-// CheckWorkspace refuses by name the volumes that cannot carry a workspace, with a [*VolumeError]. FUSE is left to [Probe].
+// CheckWorkspace refuses by name the volumes that cannot carry a workspace, with a [*VolumeError].
 func CheckWorkspace(fs FS, dir Handle) error {
 	v, err := fs.Statfs("durable.volume.workspace", dir)
-	if err != nil {
-		return err
+	if r := refusals(v.Magic); err == nil && r.workspace != "" {
+		err = &VolumeError{Use: "workspace", FS: r.name, Why: r.workspace, Fix: workspaceFix}
 	}
-	if r := refusals(v.Magic); r.workspace != "" {
-		return &VolumeError{Use: "workspace", FS: r.name, Why: r.workspace, Fix: workspaceFix}
-	}
-	return nil
+	return err
 }
 
 // CheckState refuses by name the volumes that are not local, as SQLite's WAL needs one, with a [*VolumeError].
 func CheckState(fs FS, dir Handle) error {
 	v, err := fs.Statfs("durable.volume.state", dir)
-	if err != nil {
-		return err
+	if r := refusals(v.Magic); err == nil && r.state != "" {
+		err = &VolumeError{Use: "state directory", FS: r.name, Why: r.state, Fix: stateFix}
 	}
-	if r := refusals(v.Magic); r.state != "" {
-		return &VolumeError{Use: "state directory", FS: r.name, Why: r.state, Fix: stateFix}
-	}
-	return nil
+	return err
 }
 
-// Probe tries every operation that a transaction rests on, in a directory of its own below dir, and looks at the effects:
+// Probe tries every operation that a transaction rests on, in the empty directory dir, and looks at the effects:
 // ceph-fuse ignored rename flags without an errno (tracker.ceph.com/issues/54733). It returns a [*VolumeError].
-// A crash leaves a directory probe.* behind.
-func Probe(fs FS, dir Handle) error { return probe(fs, dir, false) }
-
-// probe is Probe; with trustErrno it looks at nothing but errors (a negative control).
-func probe(fs FS, dir Handle, trustErrno bool) error {
-	at := Name{dir, "probe." + rand.Text()}
-	p := &prober{fs: fs, trustErrno: trustErrno}
-	err := fs.Mkdir("durable.probe.mkdir", at, 0o700)
-	if err == nil {
-		if p.dir, err = fs.OpenDir("durable.probe.open", at); err == nil {
-			err = p.run()
-			err = cmp.Or(err, p.clean(), p.dir.Close())
-		}
-		err = cmp.Or(err, fs.Rmdir("durable.probe.rmdir", at))
-	}
+// What it made stays in dir, for the caller to delete.
+func Probe(fs FS, dir Handle) error {
+	p := &prober{fs: fs, dir: dir}
+	err := p.run()
 	if err == nil {
 		return nil
 	}
@@ -94,9 +73,8 @@ func probe(fs FS, dir Handle, trustErrno bool) error {
 }
 
 type prober struct {
-	fs         FS
-	dir        Handle
-	trustErrno bool
+	fs  FS
+	dir Handle
 }
 
 func (p *prober) at(name string) Name { return Name{p.dir, name} }
@@ -114,7 +92,7 @@ func (p *prober) run() error {
 	return cmp.Or(
 		p.fs.Mkdir("durable.probe.mkdir", p.at("dir1"), 0o700), p.fs.Mkdir("durable.probe.mkdir", p.at("dir2"), 0o700),
 		p.identity(), p.swaps("file1", "file2"), p.swaps("dir1", "dir2"), p.swaps("file1", "dir1"), p.swaps("file1", "dir1"),
-		p.noReplace(), p.lock(), p.lease(), p.xattr(), p.fs.Sync("durable.probe.sync", p.dir),
+		p.noReplace(), p.lock(), p.lease(), p.fs.Sync("durable.probe.sync", p.dir),
 	)
 }
 
@@ -145,7 +123,7 @@ func (p *prober) identity() error {
 func (p *prober) swaps(a, b string) error {
 	wasA, wasB := p.look(a), p.look(b)
 	err := p.fs.Exchange("durable.probe.exchange", p.at(a), p.at(b))
-	if err == nil && !p.trustErrno && (p.look(a) != wasB || p.look(b) != wasA) {
+	if err == nil && (p.look(a) != wasB || p.look(b) != wasA) {
 		err = fmt.Errorf("exchange %s and %s said yes and did not swap", a, b)
 	}
 	return err
@@ -157,9 +135,6 @@ func (p *prober) noReplace() error {
 	refused := errors.Is(err, unix.EEXIST)
 	if err != nil && !refused {
 		return err
-	}
-	if p.trustErrno {
-		return nil
 	}
 	if !refused || p.look("file1")+p.look("file2") != was {
 		return errors.New("rename without replacement replaced a file")
@@ -204,31 +179,4 @@ func (p *prober) lease() error {
 		return beside
 	}
 	return p.fs.Lease("durable.probe.lease", r)
-}
-
-// xattr requires that an attribute can be read back, or that there are none at all: then there is nothing to strip.
-func (p *prober) xattr() error {
-	const attr = "user.eda-sidecar"
-	err := p.fs.SetXattr("durable.probe.xattr", p.dir, attr, []byte("1"))
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
-	}
-	got, rerr := p.fs.Xattr("durable.probe.xattr", p.dir, attr)
-	if err == nil && rerr == nil && string(got) != "1" {
-		err = fmt.Errorf("attribute reads back as %q", got)
-	}
-	return cmp.Or(err, rerr)
-}
-
-func (p *prober) clean() error {
-	names, err := p.fs.List("durable.probe.list", p.dir, 0)
-	for _, name := range names {
-		st, serr := p.fs.Stat("durable.probe.stat", p.at(name))
-		remove := p.fs.Unlink
-		if st.Type == Dir {
-			remove = p.fs.Rmdir
-		}
-		err = cmp.Or(err, serr, remove("durable.probe.remove", p.at(name)))
-	}
-	return err
 }

@@ -16,7 +16,6 @@ type Spec struct {
 	Optional    bool // may be absent: the target stays as it is
 	AllowEmpty  bool // a file of no bytes, a tree of no entries
 	MakeParents bool // missing parents are made at publication
-	AllowLinks  bool // a tree may hold relative links that stay in it
 }
 
 // Edge is one step of a target's way from the root: a name in a directory. Edges make lock keys.

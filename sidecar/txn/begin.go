@@ -119,7 +119,7 @@ func (t *Txn) layout() error {
 	if err != nil {
 		return err
 	}
-	t.log = log.File(filepath.Join(t.Dir(), "log"))
+	t.log = log.File()
 	return nil
 }
 
@@ -222,10 +222,17 @@ func (w *Workspace) covered(j *Journal, proofs []cgroup.Empty, confined []cgroup
 
 // StagedFS shows the job directory to validators: regular files and directories, no links. Names as in s0/out.json, work/x.
 func (t *Txn) StagedFS(proofs []cgroup.Empty) (fs.FS, error) {
-	if err := t.proven(proofs); err != nil {
+	return t.StepFS(proofs, len(t.j.Groups))
+}
+
+// StepFS is StagedFS between two steps: it needs a proof for the first n groups; the others have not been started.
+func (t *Txn) StepFS(proofs []cgroup.Empty, n int) (fs.FS, error) {
+	sofar := *t.j
+	sofar.Groups = t.j.Groups[:n]
+	if err := t.w.covered(&sofar, proofs, nil); err != nil {
 		return nil, err
 	}
-	return t.view(), nil
+	return stagedFS{os.DirFS(t.Dir())}, nil
 }
 
 // Close releases the handles. The Admission is closed by whoever made it. It may be called twice.

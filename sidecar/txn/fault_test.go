@@ -49,13 +49,13 @@ func differs(t *testing.T, l *lab, want map[string]string) (bad []string) {
 
 // faulted runs one straight transaction that fails at one operation, then undoes it on a healed volume, and returns every
 // broken promise. fired is false once the transaction has fewer operations.
-func faulted(t *testing.T, f durabletest.Fault, off controls) (at durabletest.Op, fired bool, bad []string) {
+func faulted(t *testing.T, f durabletest.Fault, planner func(*Journal, Seen, Fate) Decision) (at durabletest.Op, fired bool, bad []string) {
 	t.Helper()
 	l := newLabIn(t, shm(t), durable.OS(), Options{BootID: "b"})
 	l.seed()
 	defer l.close()
 	y := durabletest.NewFaulty(durable.OS(), f)
-	l.w.fs, l.w.controls = y, off
+	l.w.fs, l.w.plan = y, planner
 	failed, err := l.run("b2")
 	if len(y.Fired()) == 0 {
 		return at, false, nil
@@ -135,7 +135,7 @@ func TestFaults(t *testing.T) {
 	runs, methods, open := 0, map[string]bool{}, descriptors(t)
 	for _, f := range flavours {
 		for f.N = 1; ; f.N++ {
-			at, fired, bad := faulted(t, f, controls{})
+			at, fired, bad := faulted(t, f, Plan)
 			if !fired {
 				break
 			}
@@ -158,7 +158,7 @@ func TestFaults(t *testing.T) {
 	caught := 0
 	for f := flavours[0]; ; f.N++ {
 		f.N = max(f.N, 1)
-		_, fired, bad := faulted(t, f, controls{trustPhase: true})
+		_, fired, bad := faulted(t, f, trustPhase)
 		if !fired {
 			break
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"slices"
 
@@ -72,31 +71,18 @@ func (w *Workspace) identify(site durable.Site, at durable.Name, known ...FileID
 			id.Size += e.st.Size
 		}
 		id.MtimeNS = max(id.MtimeNS, e.st.Mtime)
-		return manifestLine(w, sum, e)
+		size, mtime := e.st.Size, e.st.Mtime // of a link, too: it cannot be edited, only made anew
+		if e.st.Type == durable.Dir {        // its own say nothing that its entries do not
+			size, mtime = 0, 0
+		}
+		sum.Write(fmt.Appendf(nil, "%q %s %o %d %d\n", e.path, e.st.Type, e.st.Mode, size, mtime))
+		return nil
 	})
 	id.TreeSum = hex.EncodeToString(sum.Sum(nil))
 	if len(known) > 0 && (errors.Is(err, ErrQuota) || displaced(err) || errors.Is(err, unix.EACCES)) {
 		id.TreeSum, err = "unreadable", nil // so somebody has changed it
 	}
 	return id, err
-}
-
-// manifestLine adds one entry of a tree: path, type, mode, size and modification time, of a link its target. A
-// directory's own size and time say nothing that its entries do not.
-func manifestLine(w *Workspace, sum hash.Hash, e entry) error {
-	size, mtime, target := e.st.Size, e.st.Mtime, ""
-	switch e.st.Type {
-	case durable.Dir:
-		size, mtime = 0, 0
-	case durable.Link:
-		var err error
-		if target, err = w.fs.Readlink("txn.manifest.readlink", e.at); err != nil {
-			return err
-		}
-	case durable.Regular, durable.Other:
-	}
-	sum.Write(fmt.Appendf(nil, "%q %s %o %d %d %q\n", e.path, e.st.Type, e.st.Mode, size, mtime, target))
-	return nil
 }
 
 // entry is one object that a walk came by.
@@ -114,9 +100,6 @@ type walker struct {
 	depth   int  // left; ErrQuota beyond
 	racing  bool // entries may vanish meanwhile
 }
-
-// errSkip, returned by a visitor, leaves a directory out.
-var errSkip = errors.New("skip this directory")
 
 func (k *walker) run(dir durable.Handle, prefix string, visit func(entry) error) error {
 	names, err := k.w.fs.List(k.site, dir, k.entries+1)
@@ -143,9 +126,6 @@ func (k *walker) one(at durable.Name, path string, visit func(entry) error) erro
 		return err
 	}
 	err = visit(entry{at: at, path: path, st: st})
-	if errors.Is(err, errSkip) {
-		return nil
-	}
 	if err != nil || st.Type != durable.Dir {
 		return err
 	}

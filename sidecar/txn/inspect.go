@@ -204,7 +204,7 @@ func (o *output) bad(why string, cause error) error {
 	return &Error{Op: "inspect", Path: o.spec.Target, Why: why, Err: because(ErrOutput, cause)}
 }
 
-// inspectEntry judges one file, directory or link of an output, the output itself included (its path is empty), and
+// inspectEntry judges one file or directory of an output, the output itself included (its path is empty), and
 // normalises its attributes. names is how many names of the object were found in the output.
 func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspected, err error) {
 	o := t.outs[i]
@@ -212,14 +212,8 @@ func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspecte
 	bad := func(why string, cause error) error { return o.bad(strings.TrimSpace(what+" "+why), cause) }
 	open := t.w.fs.OpenFile
 	switch e.st.Type {
-	case durable.Other:
-		return got, bad("is no file, directory or link", nil)
-	case durable.Link:
-		got.SHA256, err = t.w.fs.Readlink("txn.inspect.readlink", e.at)
-		if err == nil && (!o.spec.AllowLinks || !stays(what, got.SHA256)) {
-			err = bad("is a symbolic link that is not allowed", nil)
-		}
-		return got, err
+	case durable.Other, durable.Link:
+		return got, bad("is neither a file nor a directory", nil)
 	case durable.Dir:
 		open = t.w.fs.OpenDir
 	case durable.Regular:
@@ -259,19 +253,6 @@ func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspecte
 	return got, t.w.fs.Writeback("txn.inspect.writeback", h)
 }
 
-// stays reports whether a link at path, relative to its tree, leads to a place in the tree whatever other links do: its
-// ".." come first and are no more than its depth. One behind a name could climb out through another link.
-func stays(path, target string) bool {
-	up, rest := strings.Count(path, "/"), target
-	for after, ok := strings.CutPrefix(rest, "../"); ok; after, ok = strings.CutPrefix(rest, "../") {
-		up, rest = up-1, after
-	}
-	if rest == ".." {
-		up, rest = up-1, ""
-	}
-	return up >= 0 && !strings.HasPrefix(target, "/") && !slices.Contains(strings.Split(rest, "/"), "..")
-}
-
 // collect moves what the tool named itself into its slot.
 func (t *Txn) collect(name string, slot durable.Name) error {
 	parent, base := jobPath("work/" + name).split()
@@ -299,35 +280,25 @@ func (t *Txn) normalise(i int, h durable.Handle, st durable.Stat) error {
 			return err
 		}
 	}
-	const defaultACL, accessACL = "system.posix_acl_default", "system.posix_acl_access"
-	acl, err := t.w.fs.Xattr("txn.normalise.xattr", parent.h, defaultACL)
-	if err != nil {
-		return err
-	}
-	label, err := t.w.fs.Xattr("txn.normalise.xattr", parent.h, "security.selinux")
-	if err != nil {
-		return err
-	}
-	type xattr struct {
-		name  string
-		value []byte
-	}
-	want := []xattr{{"security.capability", nil}, {accessACL, acl}}
+	const defaultACL, accessACL, label = "system.posix_acl_default", "system.posix_acl_access", "security.selinux"
+	inherited := []struct{ attr, from string }{{"security.capability", ""}, {accessACL, defaultACL}, {label, label}}
 	if st.Type == durable.Dir {
-		want = append(want, xattr{defaultACL, acl})
+		inherited = append(inherited, struct{ attr, from string }{defaultACL, defaultACL})
 	}
-	if label != nil {
-		want = append(want, xattr{"security.selinux", label})
-	}
-	for _, x := range want {
-		have, err := t.w.fs.Xattr("txn.normalise.xattr", h, x.name)
-		if err != nil {
-			return err
-		}
-		if string(have) != string(x.value) {
-			if err := t.w.fs.SetXattr("txn.normalise.setxattr", h, x.name, x.value); err != nil {
+	for _, x := range inherited {
+		var want []byte
+		var err error
+		if x.from != "" {
+			if want, err = t.w.fs.Xattr("txn.normalise.xattr", parent.h, x.from); err != nil {
 				return err
 			}
+		}
+		have, err := t.w.fs.Xattr("txn.normalise.xattr", h, x.attr)
+		if err == nil && string(have) != string(want) && (want != nil || x.attr != label) {
+			err = t.w.fs.SetXattr("txn.normalise.setxattr", h, x.attr, want)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return t.w.fs.Chmod("txn.normalise.chmod", at, t.mode(st))

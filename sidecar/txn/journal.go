@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
-	"github.com/eda-sidecar/eda-sidecar/internal/strictjson"
 )
 
 // Phase is how far a job's changes to files have come, as the ledger knows it.
@@ -96,7 +95,6 @@ type FileID struct {
 const (
 	documentVersion = 1
 	documentMax     = 256 << 10 // bytes
-	documentDepth   = 8
 	maxTargets      = 64
 )
 
@@ -115,23 +113,22 @@ func (j *Journal) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeJournal reads what Encode wrote and trusts nothing: unknown fields, duplicate keys, another version, trailing
-// bytes and paths that leave their place are ErrDocument.
+// DecodeJournal reads what Encode wrote and trusts nothing: bytes that Encode would not have written, such as unknown fields,
+// duplicate keys and trailing ones, another version, and paths that leave their place are ErrDocument.
 func DecodeJournal(b []byte) (*Journal, error) {
 	if len(b) > documentMax {
 		return nil, fmt.Errorf("decode journal: %d bytes: %w", len(b), ErrDocument)
 	}
-	if err := strictjson.Check(b, documentDepth, documentDepth); err != nil {
-		return nil, fmt.Errorf("decode journal: %w", because(ErrDocument, err))
-	}
 	var j Journal
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&j); err != nil {
+	if err := json.Unmarshal(b, &j); err != nil {
 		return nil, fmt.Errorf("decode journal: %w", because(ErrDocument, err))
 	}
-	if why := j.check(); why != "" {
-		return nil, fmt.Errorf("decode journal %q: %s: %w", j.Job, why, ErrDocument)
+	again, err := j.Encode()
+	if err == nil && !bytes.Equal(b, again) {
+		err = fmt.Errorf("somebody else wrote it: %w", ErrDocument)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("decode journal: %w", err)
 	}
 	return &j, nil
 }

@@ -1,9 +1,10 @@
 package txn
 
 import (
+	"io/fs"
+	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // reserved is the sidecar's own directory in the root of a workspace.
@@ -20,31 +21,18 @@ type path []string
 
 // parsePath accepts names below the workspace and outside .eda-sidecar, and says why it refuses anything else.
 func parsePath(s string) (path, string) {
-	if s == "" {
-		return nil, "is empty"
+	if s == "." || !fs.ValidPath(s) {
+		return nil, `is not a plain relative path (UTF-8, no ".", no "..", no "/" but between names)`
 	}
 	if len(s) > maxPath {
 		return nil, "is longer than 4095 bytes"
 	}
-	if !utf8.ValidString(s) {
-		return nil, "is not valid UTF-8"
-	}
 	if strings.ContainsFunc(s, unicode.IsControl) {
 		return nil, "contains a control character"
 	}
-	if strings.HasPrefix(s, "/") {
-		return nil, "is absolute"
-	}
 	p := path(strings.Split(s, "/"))
-	for _, name := range p {
-		switch {
-		case name == "":
-			return nil, "has an empty component"
-		case name == "." || name == "..":
-			return nil, "has a component " + name
-		case len(name) > maxName:
-			return nil, "has a component longer than 255 bytes"
-		}
+	if slices.ContainsFunc(p, func(name string) bool { return len(name) > maxName }) {
+		return nil, "has a component longer than 255 bytes"
 	}
 	if p[0] == reserved {
 		return nil, "is inside " + reserved

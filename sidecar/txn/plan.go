@@ -30,7 +30,6 @@ type Seen struct {
 	Job      Place
 	SameBoot bool // since the journal was written: no power was lost
 	Outputs  []SeenOutput
-	Dirs     []SeenDir // one for each of the journal's created_dirs
 }
 
 // SeenOutput is what is at an output's two names.
@@ -42,31 +41,23 @@ type SeenOutput struct {
 	Kept       bool // conflicts/<job>/<i> holds an object of this output
 }
 
-// SeenDir is a directory that the job made, or was to make.
-type SeenDir struct {
-	Exists  bool
-	Foreign bool // it holds names that this job did not put there
-}
-
 // ActionKind is one thing that recovery or an undo does.
 type ActionKind string
 
 // The actions.
 const (
-	ActExchange         ActionKind = "exchange"           // swap target and staged back
-	ActRenameNew        ActionKind = "rename_new"         // a published new name back to staged
-	ActRestore          ActionKind = "restore"            // the displaced original back to a name that is free
-	ActKeepForeign      ActionKind = "keep_foreign"       // staged to conflicts/<job>/<i>
-	ActRemoveCreatedDir ActionKind = "remove_created_dir" // if it is empty
-	ActRetire           ActionKind = "retire"             // the job directory to the trash; by Retire or Trash, once the row is final
-	ActQuarantine       ActionKind = "quarantine"         // touch nothing, hold the keys, ask an operator
+	ActExchange    ActionKind = "exchange"     // swap target and staged back
+	ActRenameNew   ActionKind = "rename_new"   // a published new name back to staged
+	ActRestore     ActionKind = "restore"      // the displaced original back to a name that is free
+	ActKeepForeign ActionKind = "keep_foreign" // staged to conflicts/<job>/<i>
+	ActRetire      ActionKind = "retire"       // the job directory to the trash; by Retire or Trash, once the row is final
+	ActQuarantine  ActionKind = "quarantine"   // touch nothing, hold the keys, ask an operator
 )
 
 // Action is one step of a Decision.
 type Action struct {
 	Kind  ActionKind
-	Index int    // of the output; -1 for actions on directories
-	Dir   string // of ActRemoveCreatedDir
+	Index int // of the output; -1 for actions on the job directory
 	Why   string
 }
 
@@ -127,38 +118,32 @@ func classify(seen, old FileID, fresh *FileID) class {
 
 // Plan decides what becomes of one job's files, by identity. It is pure: no I/O, no clock, no map order. fate comes from
 // the ledger's phase alone. Plan of what Apply leaves yields only ActRetire, or ActQuarantine again.
-func Plan(j *Journal, seen Seen, fate Fate) Decision { return plan(j, seen, fate, controls{}) }
-
-func plan(j *Journal, seen Seen, fate Fate, off controls) Decision {
-	if len(seen.Outputs) != len(j.Outputs) || len(seen.Dirs) != len(j.CreatedDirs) {
+func Plan(j *Journal, seen Seen, fate Fate) Decision {
+	if len(seen.Outputs) != len(j.Outputs) {
 		return quarantine(-1, "internal error: what was seen is not of this journal")
 	}
 	switch fate {
 	case FateCommitted:
-		return planFinal(j, seen, RolledForward, off)
+		return planFinal(j, seen, RolledForward)
 	case FateRolledBack:
-		return planFinal(j, seen, RolledBackAll, off)
+		return planFinal(j, seen, RolledBackAll)
 	case FateOpen:
 	}
 	if seen.Job == Decided {
 		return Decision{Resolution: ByOperator}
 	}
 	d := Decision{Resolution: Discarded}
-	stays := make([]bool, len(j.Outputs)) // at the target, after all actions
-	for i := len(j.Outputs) - 1; i >= 0; i-- {
-		o, s := j.Outputs[i], seen.Outputs[i]
+	for i, o := range slices.Backward(j.Outputs) {
 		if o.New == nil {
-			stays[i] = s.Target.Exists
 			continue
 		}
-		step := undo(o, s, seen, off)
+		step := undo(o, seen.Outputs[i], seen)
 		if step.quarantine {
 			return quarantine(i, step.why)
 		}
 		for _, k := range step.do {
 			d.Actions = append(d.Actions, Action{Kind: k, Index: i, Why: step.why})
 		}
-		stays[i] = step.stays
 		switch {
 		case step.conflict:
 			d.Resolution = Conflicted
@@ -166,7 +151,6 @@ func plan(j *Journal, seen Seen, fate Fate, off controls) Decision {
 			d.Resolution = RolledBackAll
 		}
 	}
-	d.Actions = append(d.Actions, removals(j, seen, stays)...)
 	if seen.Job == InJobs {
 		d.Actions = append(d.Actions, Action{Kind: ActRetire, Index: -1})
 	}
@@ -179,22 +163,16 @@ func quarantine(i int, why string) Decision {
 
 // verdict is one row of the identity table (20-transaction section 6).
 type verdict struct {
-	do                          []ActionKind
-	conflict, quarantine, stays bool
-	why                         string
+	do                   []ActionKind
+	conflict, quarantine bool
+	why                  string
 }
 
 // undo is the identity table for an open job.
-func undo(o Output, s SeenOutput, seen Seen, off controls) verdict {
+func undo(o Output, s SeenOutput, seen Seen) verdict {
 	t, b := classify(s.Target, o.Old, o.New), classify(s.Staged, o.Old, o.New)
-	if off.trustPhase {
-		t, b = isNew, isOld
-		if o.Method == NoReplace {
-			b = isAbsent
-		}
-	}
 	before := t == isOld || t == isAbsent && !o.Old.Exists // the target is as admission found it
-	leave := verdict{conflict: !before || s.Kept, stays: s.Target.Exists, why: "not published, or undone"}
+	leave := verdict{conflict: !before || s.Kept, why: "not published, or undone"}
 	unknown := verdict{quarantine: true, why: fmt.Sprintf("target is %s, staged is %s, by %s", t, b, o.Method)}
 	linked := s.Target.sameInode(s.Staged)
 	parentLost := o.Parent != (DirID{}) && (s.ParentGone || s.Parent != o.Parent)
@@ -246,13 +224,13 @@ func undoBackup(o Output, t, b class, unknown verdict) verdict {
 	}
 	switch t {
 	case isNew:
-		return verdict{do: []ActionKind{ActExchange}, conflict: b == oldEdited, stays: true, why: "published"}
+		return verdict{do: []ActionKind{ActExchange}, conflict: b == oldEdited, why: "published"}
 	case newEdited, newTorn:
-		return verdict{do: []ActionKind{ActExchange, ActKeepForeign}, conflict: true, stays: true, why: "published, then edited in place"}
+		return verdict{do: []ActionKind{ActExchange, ActKeepForeign}, conflict: true, why: "published, then edited in place"}
 	case isForeign:
-		return verdict{do: []ActionKind{ActKeepForeign}, conflict: true, stays: true, why: "somebody replaced our file"}
+		return verdict{do: []ActionKind{ActKeepForeign}, conflict: true, why: "somebody replaced our file"}
 	case isAbsent:
-		return verdict{do: []ActionKind{ActRestore}, stays: true, why: "somebody deleted our file"}
+		return verdict{do: []ActionKind{ActRestore}, why: "somebody deleted our file"}
 	case isOld, oldEdited:
 	}
 	return unknown
@@ -260,12 +238,12 @@ func undoBackup(o Output, t, b class, unknown verdict) verdict {
 
 // planFinal is for a row that is final: targets are not touched, as later writers are legal. A backup, or an undone new
 // file, is ours to delete only if it is still what the journal says.
-func planFinal(j *Journal, seen Seen, r Resolution, off controls) Decision {
+func planFinal(j *Journal, seen Seen, r Resolution) Decision {
 	d := Decision{Resolution: r}
 	for i, o := range j.Outputs {
 		b := classify(seen.Outputs[i].Staged, o.Old, o.New)
 		ours := b == isAbsent || b == isOld && r == RolledForward || b == isNew && r == RolledBackAll || b == newTorn && r == RolledBackAll && !seen.SameBoot
-		if o.New != nil && !ours && !off.noRetireCheck {
+		if o.New != nil && !ours {
 			d.Actions = append(d.Actions, Action{Kind: ActKeepForeign, Index: i, Why: "backup is " + string(b)})
 		}
 	}
@@ -273,24 +251,4 @@ func planFinal(j *Journal, seen Seen, r Resolution, off controls) Decision {
 		d.Actions = append(d.Actions, Action{Kind: ActRetire, Index: -1})
 	}
 	return d
-}
-
-// removals takes back the directories that the job made, innermost first, where nothing else is or will be in them.
-func removals(j *Journal, seen Seen, stays []bool) []Action {
-	var acts []Action
-	for k := len(j.CreatedDirs) - 1; k >= 0; k-- {
-		dir, ours, free := j.CreatedDirs[k], false, seen.Dirs[k].Exists
-		for i, o := range j.Outputs {
-			below := within(o.Target, dir)
-			ours = ours || below && o.New != nil // else nothing was published there, hence nothing made
-			free = free && !(stays[i] && below)
-		}
-		for m, other := range j.CreatedDirs {
-			free = free && !(seen.Dirs[m].Foreign && within(other, dir))
-		}
-		if free && ours {
-			acts = append(acts, Action{Kind: ActRemoveCreatedDir, Index: -1, Dir: dir})
-		}
-	}
-	return acts
 }

@@ -97,7 +97,7 @@ func expect(m Method, s Seen, t, b class, lost bool) (do []ActionKind, conflict,
 
 // play does to seen what Apply does to files.
 func play(seen Seen, d Decision) Seen {
-	seen.Outputs, seen.Dirs = slices.Clone(seen.Outputs), slices.Clone(seen.Dirs)
+	seen.Outputs = slices.Clone(seen.Outputs)
 	for _, a := range d.Actions {
 		switch a.Kind {
 		case ActExchange:
@@ -112,12 +112,6 @@ func play(seen Seen, d Decision) Seen {
 		case ActKeepForeign:
 			o := &seen.Outputs[a.Index]
 			o.Staged, o.Kept = FileID{}, true
-		case ActRemoveCreatedDir:
-			for k := range seen.Dirs {
-				if seen.Dirs[k].Exists && a.Dir == "d" {
-					seen.Dirs[k].Exists = false
-				}
-			}
 		case ActRetire, ActQuarantine:
 		}
 	}
@@ -155,15 +149,32 @@ func eachCase(f func(m Method, seen Seen, t, b class, lost bool)) int {
 	return n
 }
 
+// trustPhase is the control of Plan's comparisons: what the journal meant to publish is taken for published.
+func trustPhase(j *Journal, _ Seen, _ Fate) Decision {
+	d := Decision{Resolution: RolledBackAll}
+	for i, o := range slices.Backward(j.Outputs) {
+		if o.New != nil {
+			d.Actions = append(d.Actions, Action{Kind: map[Method]ActionKind{Exchange: ActExchange, NoReplace: ActRenameNew}[o.Method], Index: i})
+		}
+	}
+	d.Actions = append(d.Actions, Action{Kind: ActRetire, Index: -1})
+	return d
+}
+
+// trustBackups is the control of Retire's comparison.
+func trustBackups(*Journal, Seen, Fate) Decision {
+	return Decision{Resolution: RolledForward, Actions: []Action{{Kind: ActRetire, Index: -1}}}
+}
+
 // TestPlanTable holds Plan against the identity table in every combination, and asserts what no table may break: nothing
 // but ours goes to the trash, an original that can be put back is back, and a plan of the applied plan only retires.
 func TestPlanTable(t *testing.T) {
 	bad := 0
-	check := func(off controls, report func(string, ...any)) int {
+	check := func(plan func(*Journal, Seen, Fate) Decision, report func(string, ...any)) int {
 		return eachCase(func(m Method, seen Seen, tc, bc class, lost bool) {
 			j := tableJournal(m)
 			do, conflict, quarantined := expect(m, seen, tc, bc, lost)
-			d := plan(j, seen, FateOpen, off)
+			d := plan(j, seen, FateOpen)
 			var got []ActionKind
 			for _, a := range d.Actions {
 				if a.Kind != ActRetire && a.Kind != ActQuarantine {
@@ -193,17 +204,17 @@ func TestPlanTable(t *testing.T) {
 			if k := classify(after.Target, j.Outputs[0].Old, j.Outputs[0].New); k == isNew || k == newTorn || k == newEdited {
 				report("%s: target %s, staged %s, seen %+v: our file stays at the target", m, tc, bc, seen)
 			}
-			if again := plan(j, play(seen, d), FateOpen, off); !again.Only(ActRetire) {
+			if again := plan(j, play(seen, d), FateOpen); !again.Only(ActRetire) {
 				report("%s: target %s, staged %s, seen %+v: then %+v, want only %s", m, tc, bc, seen, again, ActRetire)
 			}
 		})
 	}
-	n := check(controls{}, t.Errorf)
+	n := check(Plan, t.Errorf)
 	if n < 600 {
 		t.Errorf("%d rows, want at least 600", n)
 	}
 	t.Logf("rows=%d", n)
-	check(controls{trustPhase: true}, func(string, ...any) { bad++ })
+	check(trustPhase, func(string, ...any) { bad++ })
 	if bad == 0 {
 		t.Error("control: a plan that trusts the phase passes the table")
 	}
@@ -248,26 +259,25 @@ func TestPlanFates(t *testing.T) {
 		t.Errorf("operator's decision: %+v", d)
 	}
 	seen = Seen{Job: InJobs, Outputs: []SeenOutput{{Target: objects[isNew], Staged: objects[oldEdited], Parent: home}}}
-	if d := plan(j, seen, FateCommitted, controls{noRetireCheck: true}); !d.Only(ActRetire) {
+	if d := trustBackups(j, seen, FateCommitted); !d.Only(ActRetire) {
 		t.Errorf("control: without the comparison %+v, want only %s", d, ActRetire)
 	}
 }
 
-// TestPlanManyOutputs: in reverse; one unknown output quarantines the whole job; created directories go innermost first,
-// unless something stays in them.
+// TestPlanManyOutputs: in reverse; one unknown output quarantines the whole job.
 func TestPlanManyOutputs(t *testing.T) {
 	fresh := objects[isNew]
-	j := &Journal{Version: 1, Job: "j", CreatedDirs: []string{"d", "d/e", "f"}}
+	j := &Journal{Version: 1, Job: "j"}
 	for i, target := range []string{"d/e/x", "d/y", "f/z"} {
 		j.Outputs = append(j.Outputs, Output{Index: i, Target: target, Staged: staged("j", i), Kind: File, Method: NoReplace, New: &fresh})
 	}
 	published := func() Seen {
 		o := SeenOutput{Target: fresh, Parent: home}
-		return Seen{Job: InJobs, Outputs: []SeenOutput{o, o, o}, Dirs: []SeenDir{{Exists: true}, {Exists: true}, {Exists: true}}}
+		return Seen{Job: InJobs, Outputs: []SeenOutput{o, o, o}}
 	}
 	kinds := func(d Decision) (s []string) {
 		for _, a := range d.Actions {
-			s = append(s, string(a.Kind)+a.Dir)
+			s = append(s, string(a.Kind))
 		}
 		return s
 	}
@@ -276,9 +286,8 @@ func TestPlanManyOutputs(t *testing.T) {
 		edit func(*Seen)
 		want []string
 	}{
-		{"all", func(*Seen) {}, []string{"rename_new", "rename_new", "rename_new", "remove_created_dirf", "remove_created_dird/e", "remove_created_dird", "retire"}},
-		{"foreign-name-inside", func(s *Seen) { s.Dirs[1].Foreign = true }, []string{"rename_new", "rename_new", "rename_new", "remove_created_dirf", "retire"}},
-		{"target-stays", func(s *Seen) { s.Outputs[1].Target = objects[isForeign] }, []string{"rename_new", "rename_new", "remove_created_dirf", "remove_created_dird/e", "retire"}},
+		{"all", func(*Seen) {}, []string{"rename_new", "rename_new", "rename_new", "retire"}},
+		{"target-stays", func(s *Seen) { s.Outputs[1].Target = objects[isForeign] }, []string{"rename_new", "rename_new", "retire"}},
 		{"one-unknown", func(s *Seen) { s.Outputs[0].Staged = objects[isForeign] }, []string{"quarantine"}},
 		{"not-of-this-journal", func(s *Seen) { s.Outputs = s.Outputs[:2] }, []string{"quarantine"}},
 	} {
@@ -296,10 +305,10 @@ func TestPlanManyOutputs(t *testing.T) {
 	}
 }
 
-// TestPlanBeforePublication: a directory that a job only meant to make is somebody else's.
+// TestPlanBeforePublication: a job that has published nothing undoes nothing.
 func TestPlanBeforePublication(t *testing.T) {
 	j := &Journal{Version: 1, Job: "j", CreatedDirs: []string{"d"}, Outputs: []Output{{Target: "d/x", Kind: File, Method: NoReplace}}}
-	d := Plan(j, Seen{Job: InJobs, Outputs: []SeenOutput{{}}, Dirs: []SeenDir{{Exists: true}}}, FateOpen)
+	d := Plan(j, Seen{Job: InJobs, Outputs: []SeenOutput{{}}}, FateOpen)
 	if d.Resolution != Discarded || !d.Only(ActRetire) {
 		t.Errorf("Plan = %+v, want %s and only %s", d, Discarded, ActRetire)
 	}
@@ -321,7 +330,6 @@ func FuzzJournal(f *testing.F) {
 		}
 	})
 	f.Add([]byte(`{"version":1,"job":"x","outputs":[{"target":"../x"}]}`), []byte(`{}`))
-	f.Add([]byte(`{"version":1,"job":"x","created_dirs":["a","a/b"],"outputs":[]}`), []byte(`{"Dirs":[{"Exists":true},{"Exists":true}]}`))
 	f.Fuzz(func(t *testing.T, doc, look []byte) {
 		j, err := DecodeJournal(doc)
 		if err != nil {
@@ -357,7 +365,7 @@ func FuzzJournal(f *testing.F) {
 					t.Errorf("%s: %s would be deleted: %+v", fate, k, after.Outputs[i])
 				}
 			}
-			if len(j.CreatedDirs) == 0 && !Plan(j, after, fate).Only(ActRetire) {
+			if !Plan(j, after, fate).Only(ActRetire) {
 				t.Errorf("%s: then %+v", fate, Plan(j, after, fate))
 			}
 		}

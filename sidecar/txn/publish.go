@@ -81,13 +81,7 @@ func (t *Txn) sync(site durable.Site, h durable.Handle) func() error {
 // syncMember opens one member of a tree only while it is synced.
 func (t *Txn) syncMember(i int, member string) func() error {
 	return func() error {
-		parent, name := jobPath(member).split()
-		dir, err := t.w.openPath("txn.b1.open", t.outs[i].h, parent)
-		if err != nil {
-			return err
-		}
-		defer shut(dir)
-		h, err := t.w.fs.OpenFile("txn.b1.open", durable.Name{Dir: dir, Name: name})
+		h, err := t.w.fs.OpenFile("txn.b1.open", durable.Name{Dir: t.outs[i].h, Name: member})
 		if err != nil {
 			return err
 		}
@@ -237,6 +231,6 @@ func (t *Txn) Undo() (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	d := plan(t.j, seen, FateOpen, t.w.controls)
+	d := t.w.plan(t.j, seen, FateOpen)
 	return d, t.w.Apply(t.j, d)
 }

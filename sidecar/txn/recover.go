@@ -45,13 +45,6 @@ func (w *Workspace) Observe(j *Journal) (Seen, error) {
 		}
 		seen.Outputs = append(seen.Outputs, s)
 	}
-	for _, dir := range j.CreatedDirs {
-		s, err := w.observeDir(j, dir)
-		if err != nil {
-			return seen, op("observe", dir, err)
-		}
-		seen.Dirs = append(seen.Dirs, s)
-	}
 	return seen, nil
 }
 
@@ -92,23 +85,6 @@ func (o Output) known() []FileID {
 	return []FileID{o.Old, *o.New}
 }
 
-func (w *Workspace) observeDir(j *Journal, dir string) (SeenDir, error) {
-	h, err := w.openPath("txn.observe.created", w.root, jobPath(dir))
-	if displaced(err) {
-		return SeenDir{}, nil
-	}
-	if err != nil {
-		return SeenDir{}, err
-	}
-	defer shut(h)
-	names, err := w.fs.List("txn.observe.created", h, maxTargets+1)
-	foreign := slices.ContainsFunc(names, func(name string) bool {
-		at := dir + "/" + name
-		return !slices.Contains(j.CreatedDirs, at) && !slices.ContainsFunc(j.Outputs, func(o Output) bool { return o.Target == at })
-	})
-	return SeenDir{Exists: true, Foreign: foreign}, err
-}
-
 // kept reports whether conflicts/<job>/ holds an object of output i.
 func (w *Workspace) kept(job string, i int) (bool, error) {
 	h, err := w.fs.OpenDir("txn.observe.kept", durable.Name{Dir: w.conflicts, Name: job})
@@ -141,6 +117,9 @@ func (w *Workspace) Apply(j *Journal, d Decision) error {
 		if err == nil {
 			err = u.apply(a)
 		}
+	}
+	if err == nil && d.Resolution != RolledForward {
+		err = u.removeCreated()
 	}
 	if err != nil {
 		return op("undo", j.Job, err)
@@ -208,8 +187,6 @@ func (u *undoing) apply(a Action) error {
 	switch a.Kind {
 	case ActRetire, ActQuarantine:
 		return nil
-	case ActRemoveCreatedDir:
-		return u.removeCreated(a.Dir)
 	case ActKeepForeign:
 		if u.dirs["."] == nil {
 			return fs.ErrNotExist
@@ -229,20 +206,22 @@ func (u *undoing) staged(a Action) durable.Name {
 	return durable.Name{Dir: u.dirs["."], Name: fmt.Sprintf("o%d", a.Index)}
 }
 
-func (u *undoing) removeCreated(dir string) error {
-	parent, name := jobPath(dir).split()
-	h, err := u.dir(parent)
-	if err == nil {
-		err = u.w.fs.Rmdir("txn.undo.rmdir", durable.Name{Dir: h, Name: name})
+// removeCreated takes back the directories that publication made, innermost first. One that holds something else stays.
+func (u *undoing) removeCreated() error {
+	for _, dir := range slices.Backward(u.j.CreatedDirs) {
+		if !slices.ContainsFunc(u.j.Outputs, func(o Output) bool { return o.New != nil && within(o.Target, dir) }) {
+			continue // nothing was published there, hence nothing made
+		}
+		parent, name := jobPath(dir).split()
+		h, err := u.dir(parent)
+		if err == nil {
+			err = u.w.fs.Rmdir("txn.undo.rmdir", durable.Name{Dir: h, Name: name})
+		}
+		if err != nil && !displaced(err) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
 	}
-	if absent(err) || errors.Is(err, unix.ENOTEMPTY) {
-		return nil
-	}
-	if gone := u.dirs["/"+dir]; err == nil && gone != nil {
-		shut(gone)
-		delete(u.dirs, "/"+dir)
-	}
-	return err
+	return nil
 }
 
 // putBack does one rename of an undo and then looks: the errno proves nothing, what lies at the target does.
@@ -256,7 +235,7 @@ func (u *undoing) putBack(a Action, target durable.Name) error {
 		err = u.w.fs.Move("txn.undo.restore", staged, target)
 	case ActRenameNew:
 		err = u.w.fs.Move("txn.undo.rename", target, staged)
-	case ActKeepForeign, ActRemoveCreatedDir, ActRetire, ActQuarantine:
+	case ActKeepForeign, ActRetire, ActQuarantine:
 		return fmt.Errorf("internal error: %s is no rename", a.Kind)
 	}
 	now, lerr := u.w.identify("txn.undo.look", target, o.known()...)
@@ -324,7 +303,7 @@ func (w *Workspace) Retire(j *Journal, fate Fate) error {
 	if err != nil {
 		return err
 	}
-	if d := plan(j, seen, fate, w.controls); !d.Only(ActRetire) {
+	if d := w.plan(j, seen, fate); !d.Only(ActRetire) {
 		d.Resolution = RolledForward
 		if err := w.Apply(j, d); err != nil {
 			return err
@@ -435,28 +414,13 @@ func (w *Workspace) remove(at durable.Name, depth int) error {
 // Orphans returns the names in jobs/, sorted. Those that no row of the ledger knows are for KeepOrphan.
 func (w *Workspace) Orphans() ([]string, error) { return w.fs.List("txn.orphans.list", w.jobs, 0) }
 
-// KeepOrphan ends a directory in jobs/ that no row knows: a read's scratch goes to the trash for 24 h, one without any
-// regular file is removed, any other goes whole to conflicts/: kept is true then, and somebody must look.
+// KeepOrphan ends a directory in jobs/ that no row knows: a read's scratch goes to the trash for 24 h, any other whole to
+// conflicts/: kept is true then, and somebody must look.
 func (w *Workspace) KeepOrphan(name string) (kept bool, err error) {
 	at := durable.Name{Dir: w.jobs, Name: name}
-	to, suffix := w.conflicts, ""
+	to, suffix, kept := w.conflicts, "", true
 	if strings.HasPrefix(name, scratch) {
-		to, suffix = w.trash, w.until()
-	} else {
-		k := walker{w: w, site: "txn.orphan.walk", entries: maxEntries, depth: maxDepth}
-		err := k.one(at, name, func(e entry) error {
-			if e.st.Type == durable.Regular {
-				return ErrOutput
-			}
-			return nil
-		})
-		if err == nil {
-			return false, op("orphan", name, w.remove(at, maxDepth))
-		}
-		if !errors.Is(err, ErrOutput) && !errors.Is(err, ErrQuota) {
-			return false, op("orphan", name, err)
-		}
-		kept = true
+		to, suffix, kept = w.trash, w.until(), false
 	}
 	if err := w.moveTo("txn.orphan.move", at, to, name, suffix); err != nil {
 		return false, op("orphan", name, err)

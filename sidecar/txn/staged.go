@@ -1,9 +1,6 @@
 package txn
 
-import (
-	"io/fs"
-	"os"
-)
+import "io/fs"
 
 // stagedFS shows a job directory in which nobody writes any more. It opens nothing but regular files and directories:
 // a FIFO would block, a link would leave.
@@ -28,6 +25,3 @@ func (s stagedFS) Open(name string) (fs.File, error) {
 	}
 	return s.dir.Open(name)
 }
-
-// view is what StagedFS and StepFS show.
-func (t *Txn) view() fs.FS { return stagedFS{os.DirFS(t.Dir())} }

@@ -109,15 +109,15 @@ func (l *lab) close() {
 // open opens the workspace anew, as a start does.
 func (l *lab) open() {
 	l.t.Helper()
-	var off controls
+	off, planner := controls{}, Plan
 	if l.w != nil {
-		off = l.w.controls
+		off, planner = l.w.controls, l.w.plan
 		must(l.t, l.w.Close())
 	}
 	var err error
 	l.w, err = Open(l.fs, l.root, l.o)
 	must(l.t, err)
-	l.w.controls = off
+	l.w.controls, l.w.plan = off, planner
 }
 
 // drop forgets the transaction, as a crash does, but for its descriptors.
@@ -332,7 +332,7 @@ func (l *lab) recover(want Resolution) Decision {
 	l.t.Helper()
 	seen, err := l.w.Observe(l.j)
 	must(l.t, err)
-	d := plan(l.j, seen, FateOpen, l.w.controls)
+	d := l.w.plan(l.j, seen, FateOpen)
 	if d.Resolution != want {
 		l.t.Errorf("plan = %+v, want %s", d, want)
 	}
@@ -342,7 +342,7 @@ func (l *lab) recover(want Resolution) Decision {
 	before := show(l.t, l.path("."))
 	seen, err = l.w.Observe(l.j)
 	must(l.t, err)
-	again := plan(l.j, seen, FateOpen, l.w.controls)
+	again := l.w.plan(l.j, seen, FateOpen)
 	if !again.Only(ActRetire) {
 		l.t.Errorf("plan of the applied plan = %+v, want only %s; first was %+v", again, ActRetire, d)
 	}

@@ -1,6 +1,8 @@
 package txn
 
 import (
+	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,6 +36,7 @@ type Workspace struct {
 
 	root, side, jobs, trash, conflicts durable.Handle
 	mount                              uint64
+	plan                               func(*Journal, Seen, Fate) Decision // Plan, but in negative controls
 	controls                           controls
 }
 
@@ -44,9 +47,7 @@ type controls struct {
 	noFreshParent bool // Exchange trusts the parent that admission opened
 	noMountCheck  bool // admission takes a target that something is mounted on
 	noLinkCount   bool // Inspect takes an output that has another name
-	trustPhase    bool // Plan undoes without looking at identities
 	latePreimage  bool // Exchange takes what it finds for the pre-image
-	noRetireCheck bool // Retire deletes a backup without comparing it
 }
 
 // Open opens the workspace at root, an absolute path, and makes what is missing of .eda-sidecar. A volume refused by
@@ -58,7 +59,7 @@ func Open(fsys durable.FS, root string, o Options) (_ *Workspace, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	w := &Workspace{fs: fsys, path: root, o: o}
+	w := &Workspace{fs: fsys, path: root, o: o, plan: Plan}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Close())
@@ -94,8 +95,19 @@ func Open(fsys durable.FS, root string, o Options) (_ *Workspace, err error) {
 	return w, nil
 }
 
-// Probe tries the operations that transactions rest on, by their effects.
-func (w *Workspace) Probe() error { return durable.Probe(w.fs, w.trash) }
+// Probe tries the operations that transactions rest on, by their effects, in a directory of its own in the trash.
+func (w *Workspace) Probe() error {
+	at := durable.Name{Dir: w.trash, Name: "probe." + rand.Text()}
+	if err := w.mkdir(at, 0o700, -1, -1); err != nil {
+		return err
+	}
+	h, err := w.fs.OpenDir("txn.probe.open", at)
+	if err != nil {
+		return err
+	}
+	defer shut(h)
+	return cmp.Or(durable.Probe(w.fs, h), w.remove(at, maxDepth))
+}
 
 // Side is the handle of .eda-sidecar, for the owner lock. The Workspace keeps it.
 func (w *Workspace) Side() durable.Handle { return w.side }
@@ -154,16 +166,9 @@ func (w *Workspace) chown(at durable.Name, uid, gid int) error {
 	return err
 }
 
-// openPath opens a directory component by component beneath from. An empty path opens from itself.
+// openPath opens the directory at a path beneath from. An empty path opens from itself.
 func (w *Workspace) openPath(site durable.Site, from durable.Handle, p path) (durable.Handle, error) {
-	h, err := w.fs.OpenDir(site, durable.Name{Dir: from, Name: "."})
-	for i := 0; err == nil && i < len(p); i++ {
-		var next durable.Handle
-		next, err = w.fs.OpenDir(site, durable.Name{Dir: h, Name: p[i]})
-		shut(h)
-		h = next
-	}
-	return h, err
+	return w.fs.OpenDir(site, durable.Name{Dir: from, Name: cmp.Or(p.String(), ".")})
 }
 
 // shut closes a handle that nothing was written through, or whose content is synced by a barrier: its error says nothing.

@@ -85,10 +85,6 @@ func (f *Hooked) Symlink(s durable.Site, at durable.Name, target string) error {
 	return f.run("Symlink", s, at.Name, func() error { return f.fs.Symlink(s, at, target) })
 }
 
-func (f *Hooked) Readlink(s durable.Site, at durable.Name) (string, error) {
-	return get(f, "Readlink", s, at.Name, func() (string, error) { return f.fs.Readlink(s, at) })
-}
-
 func (f *Hooked) Stat(s durable.Site, at durable.Name) (durable.Stat, error) {
 	return get(f, "Stat", s, at.Name, func() (durable.Stat, error) { return f.fs.Stat(s, at) })
 }
