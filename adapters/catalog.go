@@ -20,9 +20,12 @@ func NewCatalog(declared ...*Tool) (*Catalog, error) {
 	slices.SortStableFunc(c.tools, func(a, b *Tool) int { return cmp.Compare(a.Name, b.Name) })
 	var errs []error
 	for i, t := range c.tools {
-		errs = append(errs, t.wellFormed()...)
+		wrong := t.mistakes()
 		if i > 0 && c.tools[i-1].Name == t.Name {
-			errs = append(errs, fmt.Errorf("%w: %q: the name is taken", ErrConfig, t.Name))
+			wrong = append(wrong, "the name is taken")
+		}
+		for _, w := range wrong {
+			errs = append(errs, fmt.Errorf("%w: %q: %s", ErrConfig, t.Name, w))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -54,11 +57,9 @@ func (c *Catalog) Tool(name string) (t *Tool, hint string) {
 	return nil, nearest(name, names)
 }
 
-// wellFormed checks what the other parts rely on, so that a declared tool cannot be less than a built-in.
-func (t *Tool) wellFormed() (errs []error) {
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: %q: %s", ErrConfig, t.Name, fmt.Sprintf(format, args...)))
-	}
+// mistakes checks what the other parts rely on, so that a declared tool cannot be less than a built-in.
+func (t *Tool) mistakes() (all []string) {
+	bad := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if !toolName.MatchString(t.Name) {
 		bad("the name does not match %s", toolName)
 	}
@@ -86,7 +87,7 @@ func (t *Tool) wellFormed() (errs []error) {
 			bad("params %q: %v", p.Name, err)
 		}
 	}
-	return errs
+	return all
 }
 
 // reserved are the arguments that the server itself takes from a call.

@@ -1,13 +1,13 @@
 package adapters
 
 import (
+	"cmp"
 	_ "embed" // for the schema of the configuration
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -79,7 +79,7 @@ func (e *element) UnmarshalYAML(decode func(any) error) error {
 }
 
 // Declared reads the tools list of a configuration file; its other top-level keys belong to others. It returns every mistake, each an
-// ErrConfig with its line where YAML or the text gives one, and no tool beside an error.
+// ErrConfig with its line (what YAML finds) or its path, and no tool beside an error.
 func Declared(config []byte) ([]*Tool, error) {
 	var doc struct {
 		Tools []declared
@@ -99,7 +99,7 @@ func Declared(config []byte) ([]*Tool, error) {
 		d := &declaration{declared: &doc.Tools[i], params: map[string]*Param{}}
 		tools = append(tools, d.build())
 		for _, m := range d.mistakes {
-			errs = append(errs, fmt.Errorf("%w: %stools[%d] (%s): %s", ErrConfig, lineOf(config, i, m.near), i, d.Name, m.text))
+			errs = append(errs, fmt.Errorf("%w: tools[%d] (%s): %s", ErrConfig, i, d.Name, m))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -108,35 +108,15 @@ func Declared(config []byte) ([]*Tool, error) {
 	return tools, nil
 }
 
-// lineOf finds tool i of a list in block style, and from there the first line that holds near: "line 12: ", or nothing if it cannot be told.
-func lineOf(config []byte, i int, near string) string {
-	at, seen, indent := "", -1, ""
-	_, list, _ := strings.Cut("\n"+string(config), "\ntools:")
-	before := strings.Count(string(config), "\n") - strings.Count(list, "\n")
-	for n, line := range strings.Split(list, "\n") {
-		if head, _, ok := strings.Cut(line, "- "); ok && strings.TrimSpace(head) == "" && (seen < 0 || head == indent) {
-			indent, seen = head, seen+1
-		}
-		if seen == i && (at == "" || near != "" && strings.Contains(line, near)) {
-			found := at != ""
-			if at = fmt.Sprintf("line %d: ", before+n+1); found || strings.Contains(line, near) {
-				return at
-			}
-		}
-	}
-	return at
-}
-
 // declaration builds one Tool and collects what is wrong with it.
 type declaration struct {
 	*declared
 	params   map[string]*Param
-	mistakes []struct{ near, text string }
+	mistakes []string
 }
 
-// bad notes a mistake; near is text of the line that it is in.
-func (d *declaration) bad(near, format string, args ...any) {
-	d.mistakes = append(d.mistakes, struct{ near, text string }{near, fmt.Sprintf(format, args...)})
+func (d *declaration) bad(format string, args ...any) {
+	d.mistakes = append(d.mistakes, fmt.Sprintf(format, args...))
 }
 
 func (d *declaration) build() *Tool {
@@ -160,69 +140,55 @@ func (d *declaration) build() *Tool {
 				p.Default, err = p.decode(text)
 			}
 			if err != nil {
-				d.bad("name: "+p.Name, "params[%d].default: %v", i, err)
+				d.bad("params[%d].default: %v", i, err)
 			}
 		}
 	}
 	t.Plan = d.plan() // finds out what a call cannot leave out
 	rules := d.rules()
 	t.Data, t.Parse, t.LogIsEvidence = rules.schema(), rules.parse, len(rules.verdict) > 0
-	for _, err := range t.wellFormed() {
-		_, param, _ := strings.Cut(err.Error(), `params "`)
-		param, _, _ = strings.Cut(param, `"`)
-		d.bad("name: "+param, "%s", strings.TrimPrefix(err.Error(), fmt.Sprintf("%v: %q: ", ErrConfig, t.Name)))
-	}
+	d.mistakes = append(d.mistakes, t.mistakes()...)
 	proof := func(p Param) bool { return p.Kind == Output && p.Required && !p.Optional }
 	if len(d.Verdict.Require) == 0 && !slices.ContainsFunc(t.Params, proof) {
-		d.bad("verdict:", "verdict: neither require nor a required output: nothing could prove success")
+		d.bad("verdict: neither require nor a required output: nothing could prove success")
 	}
 	return t
 }
 
 // interpreter matches programs that run text; a version in the name does not count.
-const interpreter = `^(sh|bash|dash|ash|zsh|ksh|csh|tcsh|fish|env|busybox|python|perl|ruby|lua|node|awk|gawk|mawk|tclsh|wish|expect|php)[0-9.]*$`
+var interpreter = regexp.MustCompile(`^(sh|bash|dash|ash|zsh|ksh|csh|tcsh|fish|env|busybox|python|perl|ruby|lua|node|awk|gawk|mawk|tclsh|wish|expect|php)[0-9.]*$`)
 
 func (d *declaration) program() Program {
 	v := d.Program.Version
 	p := Program{Key: d.Program.Name, Names: []string{d.Program.Name}, VersionArgs: v.Args, Match: v.Match, Min: v.Min, Interpreter: d.Program.Interpreter}
 	if !plainName.MatchString(p.Key) {
-		d.bad("program:", "program.name: %q is not a plain name that PATH can be searched for", p.Key)
+		d.bad("program.name: %q is not a plain name that PATH can be searched for", p.Key)
 	}
-	if regexp.MustCompile(interpreter).MatchString(p.Key) && !p.Interpreter {
-		d.bad("program:", "program.name: %q is an interpreter: say interpreter: true, and trust: script if a caller's text is executed", p.Key)
+	if interpreter.MatchString(p.Key) && !p.Interpreter {
+		d.bad("program.name: %q is an interpreter: say interpreter: true, and trust: script if a caller's text is executed", p.Key)
 	}
 	if re := d.pattern("program.version.match", v.Match); v.Args != nil && re.NumSubexp() != 1 {
-		d.bad("program:", "program.version.match: needs one group, the version")
+		d.bad("program.version.match: needs one group, the version")
 	}
 	return p
 }
 
 func (d *declaration) limits() Limits {
 	l := d.Limits
-	size := func(key, text string, unset int64) int64 {
-		if text == "" {
-			return unset
-		}
+	size := func(key, text string) int64 {
 		n, err := ParseSize(text)
 		if err != nil {
-			d.bad("limits:", "limits.%s: %v", key, err)
+			d.bad("limits.%s: %v", key, err)
 		}
 		return n
 	}
-	out := Limits{
-		Wall: l.Wall, WallMax: l.WallMax, MemoryBytes: size("memory", l.Memory, 4<<30), Pids: l.Pids,
-		StagingBytes: size("staging", l.Staging, 4<<30), LogBytes: size("log", l.Log, 64<<20),
+	wall := cmp.Or(l.Wall, 10*time.Minute)
+	return Limits{
+		Wall: wall, WallMax: cmp.Or(l.WallMax, max(wall, 24*time.Hour)), Pids: cmp.Or(l.Pids, 64),
+		MemoryBytes:  size("memory", cmp.Or(l.Memory, "4GiB")),
+		StagingBytes: size("staging", cmp.Or(l.Staging, "4GiB")),
+		LogBytes:     size("log", cmp.Or(l.Log, "64MiB")),
 	}
-	if out.Wall == 0 {
-		out.Wall = 10 * time.Minute
-	}
-	if out.WallMax == 0 {
-		out.WallMax = max(out.Wall, 24*time.Hour)
-	}
-	if out.Pids == 0 {
-		out.Pids = 64
-	}
-	return out
 }
 
 // ParseSize reads a number of bytes as configurations write it: 512, 64KiB, 32MiB, 8GiB, 1TiB.
@@ -244,23 +210,23 @@ func ParseSize(text string) (int64, error) {
 func (d *declaration) pattern(key, text string) *regexp.Regexp {
 	re, err := regexp.Compile(text)
 	if err != nil {
-		d.bad(text, "%s: %v", key, err)
+		d.bad("%s: %v", key, err)
 		return regexp.MustCompile(``)
 	}
 	return re
 }
 
 // placeholder is {{param}}, or {{param...}} for all elements of a list.
-func placeholder() *regexp.Regexp { return regexp.MustCompile(`\{\{([a-z][a-z0-9_]*)(\.\.\.)?\}\}`) }
+var placeholder = regexp.MustCompile(`\{\{([a-z][a-z0-9_]*)(\.\.\.)?\}\}`)
 
 // checkText checks the placeholders of one text. A parameter that has no default and is used without a when of its own is required.
 func (d *declaration) checkText(where, text, when string) {
-	for _, m := range placeholder().FindAllStringSubmatch(text, -1) {
+	for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
 		switch p := d.params[m[1]]; {
 		case p == nil:
-			d.bad(m[0], "%s: %s names no parameter", where, m[0])
+			d.bad("%s: %s names no parameter", where, m[0])
 		case p.List != (m[2] != ""):
-			d.bad(m[0], "%s: %s: a list is written {{%s...}}, and nothing else is", where, m[0], p.Name)
+			d.bad("%s: %s: a list is written {{%s...}}, and nothing else is", where, m[0], p.Name)
 		case !p.List && p.Default == nil && when != p.Name:
 			p.Required = true
 		}
@@ -271,35 +237,35 @@ func (d *declaration) checkText(where, text, when string) {
 func (d *declaration) plan() func(Args) (Invocation, error) {
 	for i, f := range d.Files {
 		if !strings.HasPrefix(f.Name, "_") || !plainName.MatchString(f.Name) {
-			d.bad(f.Name, "files[%d].name: %q must be plain and begin with _", i, f.Name)
+			d.bad("files[%d].name: %q must be plain and begin with _", i, f.Name)
 		}
 		if !slices.Contains([]string{"tcl", "yosys", "spice", "json", "python", "none"}, f.Language) {
-			d.bad(f.Name, "files[%d].language: %q is not one of tcl, yosys, spice, json, python, none", i, f.Language)
+			d.bad("files[%d].language: %q is not one of tcl, yosys, spice, json, python, none", i, f.Language)
 		}
 		d.checkText(fmt.Sprintf("files[%d]", i), f.Text, "")
 	}
 	for i, s := range d.Steps {
 		if len(s.Argv) == 0 || s.Argv[0] != (element{Arg: d.Program.Name}) {
-			d.bad("steps:", "steps[%d].argv: must begin with the program, %q", i, d.Program.Name)
+			d.bad("steps[%d].argv: must begin with the program, %q", i, d.Program.Name)
 		}
 		for n, e := range s.Argv {
 			where := fmt.Sprintf("steps[%d].argv[%d]", i, n)
 			if e.When != "" && d.params[e.When] == nil {
-				d.bad(e.When, "%s.when: %q names no parameter", where, e.When)
+				d.bad("%s.when: %q names no parameter", where, e.When)
 			}
-			if strings.Contains(e.Arg, "...}}") && placeholder().FindString(e.Arg) != e.Arg {
-				d.bad(e.Arg, "%s: a list must be the whole element", where)
+			if strings.Contains(e.Arg, "...}}") && placeholder.FindString(e.Arg) != e.Arg {
+				d.bad("%s: a list must be the whole element", where)
 			}
 			d.checkText(where, e.Arg, e.When)
 		}
 		for _, m := range s.Makes {
 			if plainPath(strings.TrimPrefix(m.Path, "_")) != nil || !m.Kind.Known() {
-				d.bad(m.Path, "steps[%d].makes: %q of kind %q: want a plain path in work/ and a known kind", i, m.Path, m.Kind)
+				d.bad("steps[%d].makes: %q of kind %q: want a plain path in work/ and a known kind", i, m.Path, m.Kind)
 			}
 		}
 	}
 	if n := len(d.Steps); n < 1 || n > 5 {
-		d.bad("steps:", "steps: %d; from 1 to 5 are allowed", n)
+		d.bad("steps: %d; from 1 to 5 are allowed", n)
 	}
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(d.Env.Set)) {
@@ -327,25 +293,24 @@ func (d *declaration) plan() func(Args) (Invocation, error) {
 	}
 }
 
-// argv fills the elements in: one element is one argument, a list is many.
-func (d *declaration) argv(a Args, elements []element) ([]string, error) {
-	var argv []string
+// argv fills the elements in: one element is one argument, a list is many. What a caller begins an argument with is no option.
+func (d *declaration) argv(a Args, elements []element) (argv []string, err error) {
 	for _, e := range elements {
 		if e.When != "" && !a.Has(e.When) {
 			continue
 		}
-		if name, ok := strings.CutSuffix(e.Arg, "...}}"); ok {
-			argv = append(argv, a.Texts(strings.TrimPrefix(name, "{{"))...)
-			continue
-		}
-		arg, err := d.fill(a, e.Arg, "argv")
-		if err != nil {
+		words := []string{""}
+		if name, list := strings.CutSuffix(e.Arg, "...}}"); list {
+			words = a.Texts(strings.TrimPrefix(name, "{{"))
+		} else if words[0], err = d.fill(a, e.Arg, "argv"); err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(arg, "-") && strings.HasPrefix(e.Arg, "{{") {
-			return nil, badArg(strings.Trim(e.Arg, "{}"), "%q would be an option to the program", arg)
+		for _, word := range words {
+			if strings.HasPrefix(word, "-") && strings.HasPrefix(e.Arg, "{{") {
+				return nil, badArg(strings.Trim(e.Arg, "{.}"), "%q would be an option to the program", word)
+			}
 		}
-		argv = append(argv, arg)
+		argv = append(argv, words...)
 	}
 	return argv, nil
 }
@@ -357,7 +322,7 @@ func (d *declaration) fill(a Args, text, language string) (string, error) {
 	if language == "json" || language == "python" {
 		glue = ", "
 	}
-	out := placeholder().ReplaceAllStringFunc(text, func(hole string) string {
+	out := placeholder.ReplaceAllStringFunc(text, func(hole string) string {
 		name := strings.TrimSuffix(strings.Trim(hole, "{}"), "...")
 		words := a.spelled(*d.params[name])
 		for i, v := range words {
@@ -419,22 +384,22 @@ type lineRule struct {
 }
 
 func (d *declaration) rules() (r rules) {
-	for _, v := range []struct {
-		use   string
-		texts []string
-	}{{"require", d.Verdict.Require}, {"fail", d.Verdict.Fail}, {"findings", d.Verdict.Findings}} {
-		for i, text := range v.texts {
-			r.verdict = append(r.verdict, lineRule{use: v.use, re: d.pattern(fmt.Sprintf("verdict.%s[%d]", v.use, i), text)})
+	verdict := func(use string, texts []string) {
+		for i, text := range texts {
+			r.verdict = append(r.verdict, lineRule{use: use, re: d.pattern(fmt.Sprintf("verdict.%s[%d]", use, i), text)})
 		}
 	}
+	verdict("require", d.Verdict.Require)
+	verdict("fail", d.Verdict.Fail)
+	verdict("findings", d.Verdict.Findings)
 	for i, g := range d.Diagnostics {
 		if !slices.Contains([]Severity{Error, Warning, Info}, Severity(g.Severity)) {
-			d.bad(g.Match, "diagnostics[%d].severity: %q is not error, warning or info", i, g.Severity)
+			d.bad("diagnostics[%d].severity: %q is not error, warning or info", i, g.Severity)
 		}
 		re := d.pattern(fmt.Sprintf("diagnostics[%d].match", i), g.Match)
 		for _, group := range re.SubexpNames() {
 			if !slices.Contains([]string{"", "file", "line", "col", "code", "message"}, group) {
-				d.bad(g.Match, "diagnostics[%d].match: group %q is not file, line, col, code or message", i, group)
+				d.bad("diagnostics[%d].match: group %q is not file, line, col, code or message", i, group)
 			}
 		}
 		r.diagnostics = append(r.diagnostics, lineRule{use: g.Severity, re: re})
@@ -443,7 +408,7 @@ func (d *declaration) rules() (r rules) {
 		re := d.pattern(fmt.Sprintf("data[%d].match", i), v.Match)
 		p := d.params[v.From]
 		if !toolName.MatchString(v.Name) || re.NumSubexp() != 1 || dataTypes()[v.Type] == "" || v.From != "log" && (p == nil || p.Kind != Output) {
-			d.bad("name: "+v.Name, "data[%d]: want a name, from log or an output, one group in match, type int, float, string or bool", i)
+			d.bad("data[%d]: want a name, from log or an output, one group in match, type int, float, string or bool", i)
 		}
 		r.data = append(r.data, lineRule{use: v.Type, in: v.From, name: v.Name, unit: v.Unit, re: re})
 	}
@@ -525,15 +490,12 @@ func (r rules) take(data map[string]any, in string, line []byte) {
 		case "bool":
 			v, err = strconv.ParseBool(text)
 		case "float":
-			var x float64
-			if x, err = strconv.ParseFloat(text, 64); math.IsNaN(x) || math.IsInf(x, 0) {
-				err = strconv.ErrRange
-			}
-			v = x
+			v, err = strconv.ParseFloat(text, 64)
 		}
-		if data[d.name] = v; err != nil {
-			data[d.name] = nil
+		if _, invalid := json.Marshal(v); err != nil || invalid != nil { // such as NaN
+			v = nil
 		}
+		data[d.name] = v
 	}
 }
 

@@ -183,7 +183,7 @@ func TestDeclaredRefuses(t *testing.T) {
 		{"interpreter", "{name: xprog}", "{name: python3.11}", "interpreter: true"},
 		{"env-program", "{name: xprog}", "{name: env}", "interpreter: true"},
 		{"version", "{name: xprog}", "{name: xprog, version: {args: [-v], match: 'v'}}", "one group"},
-		{"pattern", "'[a-z ]+'", "'[a-z'", "line 8: "},
+		{"pattern", "'[a-z ]+'", "'[a-z'", `params "word": text needs a pattern`},
 		{"no-pattern", "pattern: '[a-z ]+'", "max_length: 3", "text needs a pattern"},
 		{"param-kind", "kind: text", "kind: string", `"string" is not one of`},
 		{"format", "format: text", "format: gds", `"gds" is not a kind`},
@@ -322,13 +322,14 @@ func TestDeclaredPlan(t *testing.T) {
   - {name: n, kind: int, min: 0, max: 9}
   - {name: b, kind: bool, default: false}
   - {name: word, kind: text, pattern: '.*'}
+  - {name: words, kind: text, list: true, pattern: '.*'}
   - {name: out, kind: output, format: text}
   files:
   - {name: _f.tcl, language: tcl, text: 'f [list {{srcs...}}] {{out}} {{b}}'}
   - {name: _f.py, language: python, text: '[{{srcs...}}] {{b}}'}
   - {name: _f.json, language: json, text: '[{{srcs...}}, {{b}}]'}
   steps:
-  - {name: s, argv: [xprog, "{{srcs...}}", {arg: "-n={{n}}", when: n}, {arg: "{{word}}", when: word}], makes: [{path: a.txt, kind: text}]}
+  - {name: s, argv: [xprog, "{{srcs...}}", {arg: "-n={{n}}", when: n}, {arg: "{{word}}", when: word}, "{{words...}}"], makes: [{path: a.txt, kind: text}]}
   - {name: t, argv: [xprog], proceed: [0, 3]}
   env: {set: {B: "2", A: "1"}}
   verdict: {ok_exit: [0, 7]}
@@ -352,12 +353,14 @@ func TestDeclaredPlan(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	a, err = decode(t, tl, `{"word":"-rf","out":"o.txt"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tl.Prepare(a); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), "would be an option") {
-		t.Errorf("got %v", err)
+	for _, args := range []string{`{"word":"-rf","out":"o.txt"}`, `{"words":["a","-rf"],"out":"o.txt"}`} {
+		a, err = decode(t, tl, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tl.Prepare(a); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), "would be an option") {
+			t.Errorf("%s: got %v", args, err)
+		}
 	}
 }
 

@@ -154,7 +154,7 @@ func FuzzDeclared(f *testing.F) {
 			return
 		}
 		for _, tl := range tools {
-			if errs := tl.wellFormed(); errs != nil {
+			if errs := tl.mistakes(); errs != nil {
 				t.Fatal(errs)
 			}
 			if _, err := tl.InputSchema().Resolve(nil); err != nil && !strings.Contains(err.Error(), "regexp") {

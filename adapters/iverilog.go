@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"time"
 )
@@ -59,14 +60,8 @@ func iverilogSimulate() *Tool {
 
 // planSimulate compiles, then runs. vvp gets -N, with which $stop exits 1; -n would turn $stop into success (measured).
 func planSimulate(a Args) (Invocation, error) {
-	compile := []string{"iverilog", "-g" + a.Text("std"), "-s", a.Text("top"), "-Wall"}
-	for _, dir := range a.InputDirs("include_dirs") {
-		compile = append(compile, "-I"+dir)
-	}
-	for _, d := range a.Texts("defines") {
-		compile = append(compile, "-D"+d)
-	}
-	compile = append(append(compile, "-o", vvpProgram), a.Inputs("sources")...)
+	compile := slices.Concat([]string{"iverilog", "-g" + a.Text("std"), "-s", a.Text("top"), "-Wall"},
+		prefixed("-I", a.InputDirs("include_dirs")), prefixed("-D", a.Texts("defines")), []string{"-o", vvpProgram}, a.Inputs("sources"))
 
 	format, err := waveFormat(a)
 	if err != nil {
@@ -80,9 +75,7 @@ func planSimulate(a Args) (Invocation, error) {
 	if format == "fst" {
 		run = append(run, "-fst")
 	}
-	for _, p := range a.Texts("plusargs") {
-		run = append(run, "+"+p)
-	}
+	run = append(run, prefixed("+", a.Texts("plusargs"))...)
 	inv := Invocation{Steps: []Step{
 		{Name: "compile", Argv: compile, Makes: []Product{{vvpProgram, KindVVP}}},
 		{Name: "simulate", Argv: run},

@@ -40,12 +40,18 @@ func readNextState(staged fs.FS) (json.RawMessage, error) {
 	return text, err
 }
 
-// readSmall reads a staged file of at most limit bytes.
-func readSmall(staged fs.FS, name string, limit int64) ([]byte, error) {
+// open opens a staged file; it returns ErrMissing if there is none.
+func open(staged fs.FS, name string) (fs.File, error) {
 	f, err := staged.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrMissing
+		err = ErrMissing
 	}
+	return f, err
+}
+
+// readSmall reads a staged file of at most limit bytes.
+func readSmall(staged fs.FS, name string, limit int64) ([]byte, error) {
+	f, err := open(staged, name)
 	if err != nil {
 		return nil, err
 	}
@@ -88,10 +94,7 @@ func scanLines(r io.Reader, fn func(at int64, line []byte)) error {
 
 // eachFileLine calls fn for every line of a staged file.
 func eachFileLine(staged fs.FS, name string, fn func(line []byte)) error {
-	f, err := staged.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return ErrMissing
-	}
+	f, err := open(staged, name)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -104,13 +105,7 @@ func planSynth(a Args) (Invocation, error) {
 	}
 	var s strings.Builder
 	line := func(words ...string) { s.WriteString(strings.Join(words, " ") + "\n") }
-	var options []string
-	for _, dir := range a.InputDirs("include_dirs") {
-		options = append(options, "-I"+dir)
-	}
-	for _, d := range a.Texts("defines") {
-		options = append(options, "-D"+d)
-	}
+	options := slices.Concat(prefixed("-I", a.InputDirs("include_dirs")), prefixed("-D", a.Texts("defines")))
 	for _, src := range a.Inputs("sources") {
 		words := append([]string{"read_verilog"}, options...)
 		if path.Ext(src) == ".sv" {
@@ -141,6 +136,14 @@ func planSynth(a Args) (Invocation, error) {
 		Files: []File{{yosysScript, s.String()}},
 		Steps: []Step{{Name: "synth", Argv: []string{"yosys", "-Q", "-T", "-v", "2", "-l", yosysLog, yosysScript}}},
 	}, nil
+}
+
+// prefixed returns the words with an option in front of each.
+func prefixed(option string, words []string) (all []string) {
+	for _, w := range words {
+		all = append(all, option+w)
+	}
+	return all
 }
 
 func synthCommand(target string) string {
