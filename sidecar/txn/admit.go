@@ -161,7 +161,7 @@ func (a *Admission) preimage(spec Spec, t *target) error {
 		return refuse(spec, "is a symbolic link", "remove it, or name what it points to", nil)
 	case st.Type != durable.Regular && st.Type != durable.Dir:
 		return refuse(spec, "is neither a regular file nor a directory", "choose another name", nil)
-	case !a.w.controls.noMountCheck && (st.MountRoot || st.Mount != a.w.mount):
+	case st.MountRoot || st.Mount != a.w.mount:
 		return refuse(spec, "is a mount point", "choose a name on the workspace's own volume", nil)
 	case st.Type != want:
 		return refuse(spec, fmt.Sprintf("is a %s, the output a %s", st.Type, spec.Kind), "move it away, or choose another name", nil)

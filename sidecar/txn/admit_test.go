@@ -118,7 +118,7 @@ func TestAdmitRefuses(t *testing.T) {
 	}
 	l.clean()
 	// Control: without the look at mounts a mounted file is admitted, and fails only at publication.
-	l.w.controls.noMountCheck = true
+	l.w.fs = statAt{l.w.fs, "txn.admit.target", func(_ durable.Name, st *durable.Stat) { st.Mount, st.MountRoot = l.w.mount, false }}
 	a, err := l.w.Admit(one("ok/mounted-file"))
 	if err != nil {
 		t.Fatalf("control: Admit without the mount check = %v, want success", err)

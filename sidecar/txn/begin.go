@@ -186,9 +186,6 @@ func (t *Txn) Work() string { return filepath.Join(t.Dir(), "work") }
 // Log returns the job's log, open for writing until Close.
 func (t *Txn) Log() *os.File { return t.log }
 
-// StagedArg returns the path, relative to Work, that the tool is told for output i: ../s0/out.json.
-func (t *Txn) StagedArg(i int) string { return t.j.Outputs[i].StagedArg() }
-
 // slotName is out with the extension of the target, if that is plain; tools choose the format by it.
 func slotName(o Output) string {
 	ext := filepath.Ext(o.Target)
@@ -208,7 +205,7 @@ func (t *Txn) proven(proofs []cgroup.Empty) error { return t.w.covered(t.j, proo
 
 func (w *Workspace) covered(j *Journal, proofs []cgroup.Empty, confined []cgroup.Confined) error {
 	for _, ref := range j.Groups {
-		ok := slices.ContainsFunc(proofs, func(e cgroup.Empty) bool { return e.Proves(ref) || w.controls.anyWitness }) ||
+		ok := slices.ContainsFunc(proofs, func(e cgroup.Empty) bool { return e.Proves(ref) }) ||
 			slices.ContainsFunc(confined, func(c cgroup.Confined) bool { return c.Covers(ref) })
 		if !ok {
 			return fmt.Errorf("job %q: group %q: %w", j.Job, ref.Path, ErrUnproven)

@@ -138,17 +138,53 @@ func TestForeignEdits(t *testing.T) {
 	}
 }
 
+// statAt is an FS that shows a protection at site something else than what is there: its control.
+type statAt struct {
+	durable.FS
+	site durable.Site
+	edit func(durable.Name, *durable.Stat)
+}
+
+func (f statAt) Stat(site durable.Site, at durable.Name) (durable.Stat, error) {
+	st, err := f.FS.Stat(site, at)
+	if site == f.site && err == nil {
+		f.edit(at, &st)
+	}
+	return st, err
+}
+
+// movedParent is an FS on which the fresh lookup of build/ leads to where it was moved.
+type movedParent struct{ durable.FS }
+
+func (f movedParent) OpenDir(site durable.Site, at durable.Name) (durable.Handle, error) {
+	if site == "txn.publish.lookup" && at.Name == "build" {
+		at.Name = "build.moved"
+	}
+	return f.FS.OpenDir(site, at)
+}
+
 // TestForeignEditControls: each protection off, the same edit loses bytes or publishes over them.
 func TestForeignEditControls(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		off  controls
+		off  func(l *lab)
 		edit string
 		when durable.Site
 	}{
-		{"late-pre-image", controls{latePreimage: true}, "in-place", ""},
-		{"displaced-object-not-compared", controls{noDisplaced: true}, "replace", "txn.publish.exchange"},
-		{"parent-not-looked-up-again", controls{noFreshParent: true}, "move-parent", ""},
+		{"late-pre-image", func(l *lab) {
+			now, err := l.w.identify("test", l.a.targets[0].at())
+			must(t, err)
+			l.j.Outputs[0].Old = now
+		}, "in-place", ""},
+		{"displaced-object-not-compared", func(l *lab) {
+			old := l.j.Outputs[0].Old
+			l.w.fs = statAt{l.w.fs, "txn.publish.displaced", func(at durable.Name, st *durable.Stat) {
+				if at.Name == "o0" {
+					st.Ino, st.Btime, st.Size, st.Mtime = old.Ino, old.Btime, old.Size, old.MtimeNS
+				}
+			}}
+		}, "replace", "txn.publish.exchange"},
+		{"parent-not-looked-up-again", func(l *lab) { l.w.fs = movedParent{l.w.fs} }, "move-parent", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var l *lab
@@ -159,10 +195,10 @@ func TestForeignEditControls(t *testing.T) {
 			l = newLab(t, f, Options{})
 			l.seed()
 			l.mustRun("b1")
-			l.w.controls = tt.off
 			if tt.when == "" {
 				edits[tt.edit](t, l.path("build/a.json"))
 			}
+			tt.off(l)
 			if err := l.tx.Exchange(l.proofs); err != nil {
 				t.Fatalf("control: Exchange = %v, want it to go through", err)
 			}

@@ -171,69 +171,52 @@ type Input struct {
 // OpenInput checks and hashes a regular file below the workspace, at most maxBytes long (0: no limit). ErrInvalidPath
 // names what is wrong with the path, ErrQuota with the size.
 func (w *Workspace) OpenInput(rel string, maxBytes int64) (Input, error) {
-	refuse := func(why string, sentinel, cause error) error {
-		return &Error{Op: "open input", Path: rel, Why: why, Fix: "name a regular file below the workspace", Err: because(sentinel, cause)}
-	}
-	at, dir, err := w.lookup(rel)
+	h, err := w.openInput(rel, w.fs.OpenFile)
 	if err != nil {
 		return Input{}, err
 	}
-	defer shut(dir)
-	st, err := w.fs.Stat("txn.input.stat", at)
-	switch {
-	case err != nil:
-		return Input{}, refuse("cannot be found", ErrInvalidPath, err)
-	case st.Type != durable.Regular:
-		return Input{}, refuse("is not a regular file but "+string(st.Type), ErrInvalidPath, nil)
-	}
-	h, err := w.fs.OpenFile("txn.input.open", at)
-	if err != nil {
-		return Input{}, refuse("cannot be opened", ErrInvalidPath, err)
-	}
 	defer shut(h)
-	if now, err := w.fs.Stat("txn.input.stat", durable.Name{Dir: h}); err != nil || now.Type != durable.Regular {
-		return Input{}, refuse("was replaced meanwhile", ErrInvalidPath, err)
+	refuse := func(why string, err error) error {
+		return &Error{Op: "open input", Path: rel, Why: why, Fix: "name a regular file below the workspace", Err: err}
+	}
+	st, err := w.fs.Stat("txn.input.stat", durable.Name{Dir: h})
+	if err != nil || st.Type != durable.Regular {
+		return Input{}, refuse("is not a regular file but "+string(st.Type), because(ErrInvalidPath, err))
 	}
 	sum, size, err := w.digest("txn.input.read", h, maxBytes)
 	if errors.Is(err, ErrQuota) {
-		return Input{}, refuse(fmt.Sprintf("is larger than %d bytes", maxBytes), ErrQuota, nil)
+		return Input{}, refuse(fmt.Sprintf("is larger than %d bytes", maxBytes), ErrQuota)
 	}
 	return Input{Path: rel, Size: size, SHA256: sum}, op("read input", rel, err)
 }
 
 // OpenInputDir checks a directory below the workspace.
 func (w *Workspace) OpenInputDir(rel string) (Input, error) {
-	at, dir, err := w.lookup(rel)
+	h, err := w.openInput(rel, w.fs.OpenDir)
 	if err != nil {
 		return Input{}, err
-	}
-	defer shut(dir)
-	h, err := w.fs.OpenDir("txn.input.open", at)
-	if err != nil {
-		return Input{}, &Error{Op: "open input", Path: rel, Why: "is no directory that can be opened", Err: because(ErrInvalidPath, err)}
 	}
 	return Input{Path: rel, Dir: true}, h.Close()
 }
 
-// lookup opens the parent of a workspace-relative path.
-func (w *Workspace) lookup(rel string) (durable.Name, durable.Handle, error) {
+// openInput opens a file without waiting for the other end of a FIFO, or a directory.
+func (w *Workspace) openInput(rel string, open func(durable.Site, durable.Name) (durable.Handle, error)) (durable.Handle, error) {
 	p, why := parsePath(rel)
 	if why != "" {
-		return durable.Name{}, nil, &Error{Op: "open input", Path: rel, Why: why, Err: ErrInvalidPath}
+		return nil, &Error{Op: "open input", Path: rel, Why: why, Err: ErrInvalidPath}
 	}
-	parent, name := p.split()
-	dir, err := w.openPath("txn.input.parent", w.root, parent)
+	h, err := open("txn.input.open", durable.Name{Dir: w.root, Name: p.String()})
 	if err != nil {
-		return durable.Name{}, nil, &Error{Op: "open input", Path: rel, Why: notThrough(err), Err: because(ErrInvalidPath, err)}
+		return nil, &Error{Op: "open input", Path: rel, Why: notThrough(err), Err: because(ErrInvalidPath, err)}
 	}
-	return durable.Name{Dir: dir, Name: name}, dir, nil
+	return h, nil
 }
 
-// notThrough explains why a path's parent could not be opened.
+// notThrough explains why a path could not be opened.
 func notThrough(err error) string {
 	switch {
 	case absent(err):
-		return "its directory does not exist"
+		return "does not exist"
 	case errors.Is(err, unix.ELOOP):
 		return "leads through a symbolic link"
 	case errors.Is(err, unix.EXDEV):
@@ -241,5 +224,5 @@ func notThrough(err error) string {
 	case errors.Is(err, unix.ENOTDIR):
 		return "leads through a link or something that is no directory"
 	}
-	return "its directory cannot be opened"
+	return "cannot be opened"
 }

@@ -236,7 +236,7 @@ func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspecte
 		return got, bad("was replaced meanwhile", nil)
 	case st.Type == durable.Dir:
 		return got, t.normalise(i, h, st)
-	case st.Nlink != names && !t.w.controls.noLinkCount:
+	case st.Nlink != names:
 		return got, bad("has another name, through which it could still be written", nil)
 	case q.OutputBytes > 0 && st.Size > q.OutputBytes:
 		return got, bad(fmt.Sprintf("is larger than %d bytes", q.OutputBytes), ErrQuota)
@@ -265,7 +265,7 @@ func (t *Txn) collect(name string, slot durable.Name) error {
 }
 
 // mode is what a published object may have: the tool's permission bits, less our umask.
-func (t *Txn) mode(st durable.Stat) uint32 { return st.Mode & 0o777 &^ t.w.o.Umask }
+func (t *Txn) mode(st durable.Stat) uint32 { return st.Mode & 0o777 &^ umask }
 
 // normalise gives a staged object the attributes of a new one in its target's parent: rename keeps those of staging.
 func (t *Txn) normalise(i int, h durable.Handle, st durable.Stat) error {

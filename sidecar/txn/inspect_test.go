@@ -24,6 +24,11 @@ type noLease struct{ durable.FS }
 
 func (noLease) Lease(durable.Site, durable.Handle) error { return nil }
 
+// oneName is the control of the link count.
+func oneName(l *lab) {
+	l.w.fs = statAt{l.w.fs, "txn.inspect.fstat", func(_ durable.Name, st *durable.Stat) { st.Nlink = 1 }}
+}
+
 // TestInspectRefuses: what a tool can leave at a declared output and must not be published. Each row names its control,
 // where the protection is a switch.
 func TestInspectRefuses(t *testing.T) {
@@ -51,7 +56,7 @@ func TestInspectRefuses(t *testing.T) {
 		{"second-name", file, func(t *testing.T, out string) {
 			put(t, out, "x")
 			must(t, os.Link(out, out+".again"))
-		}, Quotas{}, ErrOutput, func(l *lab) { l.w.controls.noLinkCount = true }},
+		}, Quotas{}, ErrOutput, oneName},
 		{"open-for-writing-outside", file, func(t *testing.T, out string) {
 			put(t, out, "x")
 			f, err := os.OpenFile(out, os.O_WRONLY, 0)
@@ -92,7 +97,7 @@ func TestInspectRefuses(t *testing.T) {
 		{"tree-name-outside", tree, func(t *testing.T, out string) {
 			put(t, out+"/a", "x")
 			must(t, os.Link(out+"/a", out+"/../again"))
-		}, Quotas{}, ErrOutput, func(l *lab) { l.w.controls.noLinkCount = true }},
+		}, Quotas{}, ErrOutput, oneName},
 		{"tree-open-for-writing", tree, func(t *testing.T, out string) {
 			put(t, out+"/a", "x")
 			f, err := os.OpenFile(out+"/a", os.O_WRONLY, 0)
@@ -110,7 +115,7 @@ func TestInspectRefuses(t *testing.T) {
 				l := newLab(t, c, Options{})
 				must(t, l.admit(tt.spec))
 				must(t, l.begin(BeginOptions{}))
-				tt.tool(t, filepath.Join(l.tx.Work(), l.tx.StagedArg(0)))
+				tt.tool(t, filepath.Join(l.tx.Work(), l.j.Outputs[0].StagedArg()))
 				if control {
 					tt.control(l)
 				}
@@ -148,7 +153,7 @@ func TestInspectFinds(t *testing.T) {
 	must(t, l.begin(BeginOptions{
 		Links: []string{"rtl"}, Files: map[string][]byte{"_run.ys": []byte("x")}, Products: []string{"a.out"}, Collect: map[int]string{1: "dump.vcd"},
 	}))
-	put(t, filepath.Join(l.tx.Work(), l.tx.StagedArg(0)), "abc")
+	put(t, filepath.Join(l.tx.Work(), l.j.Outputs[0].StagedArg()), "abc")
 	put(t, filepath.Join(l.tx.Work(), "dump.vcd"), "wave")
 	put(t, filepath.Join(l.tx.Work(), "a.out"), "product")
 	for i := range 150 {
@@ -188,13 +193,13 @@ func TestInspectFinds(t *testing.T) {
 // TestAttributes: a published file has the tool's bits less the umask, nothing that runs as somebody else, and the ACL
 // of a new file in the target's directory.
 func TestAttributes(t *testing.T) {
-	l := newLab(t, durable.OS(), Options{Umask: 0o027})
+	l := newLab(t, durable.OS(), Options{})
 	must(t, os.Mkdir(l.path("shared"), 0o755))
 	must(t, os.Chown(l.path("shared"), 0, 4321))
 	must(t, os.Chmod(l.path("shared"), 0o775|fs.ModeSetgid))
 	must(t, l.admit(Spec{Target: "shared/x", Kind: File}))
 	must(t, l.begin(BeginOptions{}))
-	out := filepath.Join(l.tx.Work(), l.tx.StagedArg(0))
+	out := filepath.Join(l.tx.Work(), l.j.Outputs[0].StagedArg())
 	put(t, out, "x")
 	must(t, os.Chmod(out, 0o777|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky))
 	capability := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // cap_net_bind_service+ep, v2
@@ -206,8 +211,8 @@ func TestAttributes(t *testing.T) {
 	must(t, err)
 	var st unix.Stat_t
 	must(t, unix.Stat(l.path("shared/x"), &st))
-	if fi.Mode() != 0o750 || st.Gid != 4321 {
-		t.Errorf("published with mode %v, gid %d; want 0750, 4321 (directory is setgid)", fi.Mode(), st.Gid)
+	if fi.Mode() != 0o755 || st.Gid != 4321 {
+		t.Errorf("published with mode %v, gid %d; want 0755, 4321 (directory is setgid)", fi.Mode(), st.Gid)
 	}
 	if n, err := unix.Getxattr(l.path("shared/x"), "security.capability", nil); !errors.Is(err, unix.ENODATA) {
 		t.Errorf("published with a capability of %d bytes (%v)", n, err)

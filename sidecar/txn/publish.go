@@ -125,10 +125,7 @@ func (t *Txn) exchange(i int) error {
 	if err != nil {
 		return op("publish", o.Target, err)
 	}
-	if t.w.controls.latePreimage {
-		o.Old = now
-	}
-	if !now.same(o.Old) && !t.w.controls.noDisplaced {
+	if !now.same(o.Old) {
 		return conflict("was changed while the job ran", nil)
 	}
 	if o.Method == NoReplace {
@@ -143,7 +140,7 @@ func (t *Txn) exchange(i int) error {
 		}
 		return op("publish", o.Target, err)
 	}
-	if o.Method == NoReplace || t.w.controls.noDisplaced {
+	if o.Method == NoReplace {
 		return nil
 	}
 	was, err := t.w.identify("txn.publish.displaced", staged, o.known()...)
@@ -166,25 +163,23 @@ func (t *Txn) parent(i int) (*openDir, error) {
 	tg := &t.a.targets[i]
 	above, _ := tg.path.split()
 	there := above[:len(above)-len(tg.missing)]
-	if !t.w.controls.noFreshParent {
-		h, err := t.w.openPath("txn.publish.lookup", t.w.root, there)
-		if err != nil {
-			return nil, err
-		}
-		st, err := t.w.fs.Stat("txn.publish.lookup", durable.Name{Dir: h})
-		if err = errors.Join(err, h.Close()); err != nil {
-			return nil, err
-		}
-		if dirID(st) != dirID(tg.dir.st) {
-			return nil, fmt.Errorf("directory %q: %w", there, errMoved)
-		}
+	h, err := t.w.openPath("txn.publish.lookup", t.w.root, there)
+	if err != nil {
+		return nil, err
+	}
+	st, err := t.w.fs.Stat("txn.publish.lookup", durable.Name{Dir: h})
+	if err = errors.Join(err, h.Close()); err != nil {
+		return nil, err
+	}
+	if dirID(st) != dirID(tg.dir.st) {
+		return nil, fmt.Errorf("directory %q: %w", there, errMoved)
 	}
 	d := tg.dir
 	t.changed[there.String()] = d.h
 	for _, p := range tg.missing {
 		if t.a.dirs[p] == nil { // once a job
 			at := durable.Name{Dir: d.h, Name: jobPath(p)[len(jobPath(p))-1]}
-			if err := t.w.mkdir(at, 0o777&^t.w.o.Umask, t.w.o.ToolUID, t.w.o.ToolGID); err != nil {
+			if err := t.w.mkdir(at, 0o777&^umask, t.w.o.ToolUID, t.w.o.ToolGID); err != nil {
 				if exists(err) {
 					err = errors.Join(errMoved, err)
 				}

@@ -109,15 +109,15 @@ func (l *lab) close() {
 // open opens the workspace anew, as a start does.
 func (l *lab) open() {
 	l.t.Helper()
-	off, planner := controls{}, Plan
+	planner := Plan
 	if l.w != nil {
-		off, planner = l.w.controls, l.w.plan
+		planner = l.w.plan
 		must(l.t, l.w.Close())
 	}
 	var err error
 	l.w, err = Open(l.fs, l.root, l.o)
 	must(l.t, err)
-	l.w.controls, l.w.plan = off, planner
+	l.w.plan = planner
 }
 
 // drop forgets the transaction, as a crash does, but for its descriptors.
@@ -188,7 +188,7 @@ func (l *lab) begin(o BeginOptions) error {
 func (l *lab) tool() {
 	l.t.Helper()
 	for i, o := range l.j.Outputs {
-		staged := filepath.Join(l.tx.Work(), l.tx.StagedArg(i))
+		staged := filepath.Join(l.tx.Work(), l.j.Outputs[i].StagedArg())
 		switch {
 		case l.a.specs[i].Optional:
 		case o.Kind == Tree:
@@ -416,7 +416,7 @@ func TestSyncCount(t *testing.T) {
 }
 
 // TestWitness: no proof, the zero proof, another group's and one of two groups are refused everywhere and change nothing.
-// Control: with anyWitness another group's proof publishes.
+// Control: a journal that names the other group takes its proof.
 func TestWitness(t *testing.T) {
 	l := newLab(t, durable.OS(), Options{})
 	l.seed()
@@ -452,7 +452,7 @@ func TestWitness(t *testing.T) {
 	if err := l.w.Trash(&none, l.proofs, nil); !errors.Is(err, ErrUnproven) {
 		t.Errorf("journal without groups = %v, want ErrUnproven", err)
 	}
-	l.w.controls.anyWitness = true
+	l.j.Groups = []cgroup.Ref{cgrouptest.Ref("other")}
 	if _, err := l.tx.Inspect([]cgroup.Empty{other}, Quotas{}); err != nil {
 		t.Errorf("control: Inspect with another group's proof = %v, want success", err)
 	}
@@ -529,7 +529,7 @@ func TestJobDirectory(t *testing.T) {
 	if err != nil || string(b) != "old b" {
 		t.Errorf("the view shows rtl/b.v as %q, %v", b, err)
 	}
-	if got := []string{l.tx.StagedArg(0), l.tx.StagedArg(3), l.j.Outputs[2].StagedArg()}; !slices.Equal(got, []string{"../s0/out.json", "../s3/out", "../s2/out.txt"}) {
+	if got := []string{l.j.Outputs[0].StagedArg(), l.j.Outputs[3].StagedArg(), l.j.Outputs[2].StagedArg()}; !slices.Equal(got, []string{"../s0/out.json", "../s3/out", "../s2/out.txt"}) {
 		t.Errorf("staged arguments = %q", got)
 	}
 	if err := l.begin(BeginOptions{}); !errors.Is(err, fs.ErrExist) {

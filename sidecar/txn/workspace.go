@@ -15,6 +15,9 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 )
 
+// umask is that of published files and of the directories made for them.
+const umask = 0o022
+
 // scratch is the prefix of a read job's directory in jobs/.
 const scratch = "r-"
 
@@ -23,7 +26,6 @@ type Options struct {
 	ToolUID, ToolGID int    // of the tools, hence of their directories and of published files; -1: ours
 	MinFreeBytes     int64  // admission refuses below; 0: no minimum
 	MinFreeInodes    int64  // admission refuses below; 0: no minimum
-	Umask            uint32 // of published files; 0 means 0o022
 	BootID           string // of the running kernel: in a journal of the same boot no power was lost; empty: unknown
 	Now              func() time.Time
 }
@@ -37,25 +39,11 @@ type Workspace struct {
 	root, side, jobs, trash, conflicts durable.Handle
 	mount                              uint64
 	plan                               func(*Journal, Seen, Fate) Decision // Plan, but in negative controls
-	controls                           controls
-}
-
-// controls switch protections off. Tests set them to see that the protection is what makes them pass.
-type controls struct {
-	anyWitness    bool // Inspect takes a proof of any group
-	noDisplaced   bool // Exchange does not look at what it displaced
-	noFreshParent bool // Exchange trusts the parent that admission opened
-	noMountCheck  bool // admission takes a target that something is mounted on
-	noLinkCount   bool // Inspect takes an output that has another name
-	latePreimage  bool // Exchange takes what it finds for the pre-image
 }
 
 // Open opens the workspace at root, an absolute path, and makes what is missing of .eda-sidecar. A volume refused by
 // name is a *durable.VolumeError; whether the volume keeps its word is for Probe.
 func Open(fsys durable.FS, root string, o Options) (_ *Workspace, err error) {
-	if o.Umask == 0 {
-		o.Umask = 0o022
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
