@@ -92,6 +92,7 @@ func TestDamagedLedger(t *testing.T) {
 				w.sound()
 				return
 			}
+			w.refused = true
 			for _, args := range [][]string{w.shArgs("echo third >{x}", "x=build/a.v"), {"run", "--", "echo", "it ran"}, {"recover"}} {
 				a := w.do(args...)
 				if a.exit != c.exit || !strings.Contains(a.err, c.says) || strings.Contains(a.out, "it ran") || !strings.Contains(a.err, "hint: ") {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,10 +28,13 @@ import (
 // world is a workspace that the built program works in. Everything that its tools start carries a mark, by which
 // survivors are found.
 type world struct {
-	t     *testing.T
-	dir   string
-	mark  string
-	flags []string // of every command that touches the workspace
+	t      *testing.T
+	dir    string
+	mark   string
+	flags  []string // of every command that touches the workspace
+	groups string   // where the program makes the groups of this workspace
+
+	refused bool // the program never opened it: the self-test of doctor leaves an empty directory for groups
 }
 
 // newWorld makes a workspace with two targets that exist, in build/. What must not be left behind is checked at its end.
@@ -44,6 +48,10 @@ func newWorldIn(t *testing.T, dir string) *world {
 	dir, err := filepath.EvalSymlinks(dir)
 	ok(t, err)
 	w := &world{t: t, dir: dir, mark: "MARK_" + strings.ReplaceAll(uuid.NewString(), "-", "")}
+	var st unix.Stat_t
+	ok(t, unix.Stat(dir, &st))
+	w.groups = fmt.Sprintf("%s/eda-%x", cgroup2(t), sha256.Sum256(fmt.Appendf(nil, "%d:%d", st.Dev, st.Ino)))[:len(cgroup2(t))+len("/eda-")+12]
+	_ = unix.Rmdir(w.groups) // of an earlier directory with this inode
 	ok(t, os.MkdirAll(w.path("build"), 0o755))
 	w.write("build/a.v", "old\n")
 	w.write("build/b.v", "old\n")
@@ -273,6 +281,12 @@ func (w *world) recovered(args ...string) (found []sidecar.Recovered) {
 // but the jobs that committed.
 func (w *world) sound() {
 	w.t.Helper()
+	w.soundAfter(w.trail(""))
+}
+
+// soundAfter is sound, where the trail was read already.
+func (w *world) soundAfter(trail []event) {
+	w.t.Helper()
 	if a := w.do("audit", "verify"); a.exit != 0 {
 		w.t.Errorf("audit verify: %v", a)
 	}
@@ -283,7 +297,7 @@ func (w *world) sound() {
 		w.t.Errorf("alive: %q", left)
 	}
 	committed := map[string]bool{}
-	for _, e := range w.trail("") {
+	for _, e := range trail {
 		if id, isJob := e.Data["execution_job_id"].(string); isJob && e.Type == "io.eda-sidecar.commit" {
 			committed[id] = true
 		}
@@ -324,7 +338,7 @@ func (w *world) markedPIDs() (pids []int) {
 	ok(w.t, err)
 	for _, dir := range dirs {
 		env, _ := os.ReadFile(dir + "/environ") // it may be gone, and then it is not alive
-		argv, _ := os.ReadFile(dir + "/cmdline")
+		argv, _ := os.ReadFile(dir + "/cmdline") // as above
 		if !strings.Contains(string(env)+string(argv), w.mark) {
 			continue
 		}
@@ -337,11 +351,20 @@ func (w *world) markedPIDs() (pids []int) {
 
 // sweep ends what a failed test left, found by the mark: ours. It is an error if there was anything.
 func (w *world) sweep() {
+	if left, err := filepath.Glob(w.groups + "/*/"); err != nil || len(left) > 0 {
+		w.t.Errorf("groups are left: %q, %v", left, err)
+	}
 	for _, pid := range w.markedPIDs() {
 		w.t.Errorf("left alive: %d", pid)
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			w.t.Error(err)
 		}
+	}
+	if _, err := os.Lstat(w.groups); !errors.Is(err, os.ErrNotExist) {
+		if !w.refused {
+			w.t.Errorf("%s is left", w.groups)
+		}
+		system(w.t, "find", w.groups, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";")
 	}
 }
 
@@ -413,6 +436,22 @@ func mount(t *testing.T, source, target, kind string, flags uintptr, data string
 		}
 	})
 }
+
+// cgroup2 is where the cgroup2 file system is mounted.
+func cgroup2(t testing.TB) string {
+	t.Helper()
+	mount, err := cgroupMount()
+	ok(t, err)
+	return mount
+}
+
+var cgroupMount = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("findmnt", "-n", "-o", "TARGET", "-t", "cgroup2").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the cgroup2 file system: %w", err)
+	}
+	return strings.Fields(string(out))[0], nil
+})
 
 // signal sends to a process that the test started.
 func (r *running) signal(s syscall.Signal) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -147,12 +148,6 @@ func TestNothingOutside(t *testing.T) {
 func (w *world) snapshot() string {
 	w.t.Helper()
 	return system(w.t, "sh", "-c", `cd "$1" && find . -path ./.eda-sidecar -prune -o -printf "%p %M %s %l " -exec sh -c 'test -f "$1" && sha256sum <"$1" || echo' sh {} \; | sort`, "sh", w.dir)
-}
-
-// cgroup2 is where the cgroup2 file system is mounted.
-func cgroup2(t *testing.T) string {
-	t.Helper()
-	return strings.Fields(system(t, "findmnt", "-n", "-o", "TARGET", "-t", "cgroup2"))[0]
 }
 
 // TestOutputsOfTheWrongKind: what is no plain file of its own is not published (G4, G6).
@@ -382,4 +377,73 @@ func TestFlood(t *testing.T) {
 		t.Errorf("log: %d bytes, truncated %t, file %d", a.Log.Bytes, a.Log.Truncated, info.Size())
 	}
 	w.sound()
+}
+
+// TestConfined: an engine that cannot see the group of its predecessor claims no death. It rolls the job back all the same,
+// as the survivor can reach no target: the next job commits beside it, and the survivor's directory is kept apart (G9). The
+// control restarts where the group can be seen.
+func TestConfined(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		t.Run(fmt.Sprintf("seen=%t", seen), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := w.command(nil, w.shArgs("while :; do echo late >>{x}; cp {x} "+w.path("build/a.v")+" 2>/dev/null; sleep 0.01; done", "x=build/a.v")...).start()
+			w.until("staging", w.staged)
+			r.signal(syscall.SIGKILL)
+			r.wait()
+			id := w.list(".eda-sidecar/jobs")[0]
+			if len(w.marked()) == 0 {
+				t.Fatal("nothing survived: the case is void")
+			}
+			var prefix []string
+			if !seen {
+				prefix = w.apart()
+			}
+			a := w.command(prefix, "recover", "--json").start().wait()
+			if want := map[bool]string{true: "read", false: "confined"}[seen]; a.exit != exitOK || !strings.Contains(a.out, `"proof": "`+want+`"`) {
+				t.Fatalf("recovery: %v", a)
+			}
+			if kinds := w.events(id); kinds[0] != "allow" || !slices.Equal(kinds[len(kinds)-2:], []string{"recovered", "rollback"}) {
+				t.Errorf("events %q", kinds) // start may have died with the engine
+			}
+			w.is("build/a.v", "old\n")
+			if alive := len(w.marked()) > 0; alive == seen {
+				t.Errorf("alive %t", alive)
+			}
+			if !seen {
+				kept := w.list(".eda-sidecar/trash")
+				if len(kept) != 1 || !strings.HasPrefix(kept[0], id) {
+					t.Fatalf("trash holds %q", kept)
+				}
+				lateSize := func() int64 { return fileSize(t, w.path(".eda-sidecar/trash/"+kept[0]+"/s0/out.v")) }
+				size := lateSize()
+				w.until("the survivor to write on", func() bool { return lateSize() > size })
+				w.want(w.command(prefix, w.shArgs("echo new >{x}", "x=build/a.v")...).start().wait(), exitOK, job.OK)
+				size = lateSize()
+				w.until("the survivor to write on", func() bool { return lateSize() > size })
+				w.is("build/a.v", "new\n")
+				// Where it can be seen it is killed, though its job has ended.
+				w.recovered()
+				w.is("build/a.v", "new\n")
+			}
+			if left := w.marked(); len(left) > 0 {
+				t.Errorf("alive: %q", left)
+			}
+			if a := w.do("audit", "verify"); a.exit != exitOK {
+				t.Errorf("audit verify: %v", a)
+			}
+		})
+	}
+}
+
+// apart makes a cgroup and returns a prefix that runs a program in it, in cgroup and mount namespaces of its own.
+func (w *world) apart() []string {
+	w.t.Helper()
+	root := cgroup2(w.t)
+	group := filepath.Join(root, "e2e-"+w.mark)
+	ok(w.t, os.Mkdir(group, 0o755))
+	w.t.Cleanup(func() {
+		system(w.t, "find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";")
+	})
+	return []string{"sh", "-c", `echo 0 >"$1/cgroup.procs" && root=$2 && shift 2 && exec unshare -C -m sh -c 'umount -l "$0" && mount -t cgroup2 none "$0" && exec "$@"' "$root" "$@"`, "sh", group, root}
 }

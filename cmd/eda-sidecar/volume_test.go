@@ -38,6 +38,7 @@ func TestVolumesRefused(t *testing.T) {
 				ok(t, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 			}
 			w.flags = append(w.flags, "--state-dir", filepath.Join(t.TempDir(), "state"))
+			w.refused = true
 			before := w.snapshot()
 			a := w.sh("echo new >{x}", "x=build/a.v")
 			w.want(a, exitUsage, "")

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+)
+
+// TestReaders: whoever reads a target at any time reads the whole old or the whole new file (G2). The control publishes
+// as a careless script does, and is caught.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const size = 256 << 10
+	content := func(c string) string { return strings.Repeat(c, size) }
+	w.write("build/a.v", content("a"))
+	// watched counts the reads that find a missing, cut or mixed file while f runs.
+	watched := func(f func()) (reads, bad int) {
+		var done atomic.Bool
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for !done.Load() {
+				b, err := os.ReadFile(w.path("build/a.v"))
+				if reads++; err != nil || len(b) != size || !bytes.Equal(b, bytes.Repeat(b[:1], size)) {
+					bad++
+				}
+			}
+		}()
+		f()
+		done.Store(true)
+		<-ended
+		return reads, bad
+	}
+	publish := func(c string) string { return "head -c 256K /dev/zero | tr '\\0' " + c + " >{x}" }
+	reads, bad := watched(func() {
+		for i := range 10 {
+			w.want(w.sh(publish(string(rune('b'+i))), "x=build/a.v"), exitOK, job.OK)
+		}
+	})
+	t.Logf("NOTE %d reads, %d bad", reads, bad)
+	if bad > 0 || reads < 100 {
+		t.Errorf("%d reads, %d of a file that is not whole", reads, bad)
+	}
+	if _, bad := watched(func() {
+		for range 10 {
+			system(t, "sh", "-c", strings.ReplaceAll(publish("z"), "{x}", w.path("build/a.v")))
+		}
+	}); bad == 0 {
+		t.Error("control: a careless writer was never caught")
+	}
+	w.sound()
+}
+
+// TestFollow: audit --follow prints what becomes durable in another process, in order, and ends without an error.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.want(w.sh("echo first >{x}", "x=build/a.v"), exitOK, job.OK)
+	r := w.command(nil, "audit", "--follow", "--json", "--kind", "commit")
+	var printed lockedBuffer
+	r.cmd.Stdout = &printed
+	r.start()
+	w.until("the past", func() bool { return printed.lines() == 1 })
+	var ids []string
+	for i := range 3 {
+		a := w.sh(fmt.Sprintf("echo %d >{x}", i), "x=build/a.v")
+		w.want(a, exitOK, job.OK)
+		ids = append(ids, a.Job)
+	}
+	w.want(w.sh("echo >{x}; exit 3", "x=build/a.v"), exitFailed, job.ToolFailed)
+	w.until("the present", func() bool { return printed.lines() == 4 })
+	r.signal(syscall.SIGINT)
+	if a := r.wait(); a.exit != exitOK || a.err != "" {
+		t.Errorf("audit --follow: %v", a)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(printed.String()), "\n")[1:] {
+		var e struct{ Subject string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Subject != ids[i] {
+			t.Errorf("line %d: %v: %s", i, err, line)
+		}
+	}
+	w.sound()
+}
+
+// lockedBuffer is written by a command while a test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) lines() int { return strings.Count(l.String(), "\n") }
+
+// give lets any user pass to the world's directory, and gives that away.
+func (w *world) give(uid int) {
+	w.t.Helper()
+	for dir := filepath.Dir(w.dir); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		ok(w.t, os.Chmod(dir, 0o755))
+	}
+	system(w.t, "chown", "-R", fmt.Sprintf("%d:%d", uid, uid), w.dir)
+}
+
+const nobody = 65534
+
+// TestWithoutRoot: in a delegated group the program keeps its word without any privilege; elsewhere it refuses.
+func TestWithoutRoot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(nobody)
+	path, err := program()
+	ok(t, err)
+	bin := filepath.Join(t.TempDir(), "eda-sidecar")
+	system(t, "cp", path, bin)
+	as := func(enter string) []string {
+		return []string{"sh", "-c", enter + `; shift; exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all "$0" "$@"`, bin}
+	}
+	if a := w.command(as("true"), w.shArgs("echo new >{x}", "x=build/a.v")...).start().wait(); a.exit != exitNoSupport || !strings.Contains(a.err, "not ours to write") {
+		t.Errorf("without a delegated group: %v", a)
+	}
+	group := filepath.Join(cgroup2(t), "e2e-"+w.mark)
+	ok(t, os.Mkdir(group, 0o755))
+	t.Cleanup(func() { system(t, "find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";") })
+	for _, f := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
+		ok(t, os.Chown(filepath.Join(group, f), nobody, nobody))
+	}
+	delegated := as("echo 0 >" + group + "/cgroup.procs")
+	a := w.command(delegated, w.shArgs("id -u; echo new >{x}; setsid sleep 1000 &", "x=build/a.v")...).start().wait()
+	w.want(a, exitOK, job.OK)
+	if a.DescendantsKilled != 1 || !strings.HasPrefix(a.Log.Head, "65534\n") {
+		t.Errorf("%d killed, log %q", a.DescendantsKilled, a.Log.Head)
+	}
+	w.is("build/a.v", "new\n")
+	a = w.command(delegated, w.shArgs("setsid sleep 1000 & echo bad >{x}; sleep 1000", "x=build/a.v", "--timeout=300ms")...).start().wait()
+	w.want(a, exitTimeout, job.ToolTimeout)
+	w.is("build/a.v", "new\n")
+	if left := w.marked(); len(left) > 0 {
+		t.Errorf("alive: %q", left)
+	}
+	if a := w.command(delegated, "audit", "verify").start().wait(); a.exit != exitOK {
+		t.Errorf("audit verify: %v", a)
+	}
+}
+
+// TestOddNames: no name of a workspace or of a target is too odd for the whole way, from argument to audit trail.
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a b", "a\nb", `a'"$(b)`, "-a", "\u00e4\u4e2d", "a\\134b"} {
+		dir := filepath.Join(t.TempDir(), name)
+		ok(t, os.Mkdir(dir, 0o755))
+		w := newWorldIn(t, dir)
+		odd := []string{"build/-x.v", "b c/'\"$(d).v", "\u00e4\u4e2d/\\134.v", "e.", "..f"}
+		var outs []string
+		var script strings.Builder
+		for i, target := range odd {
+			outs = append(outs, fmt.Sprintf("o%d=%s", i, target))
+			fmt.Fprintf(&script, "echo new >{o%d};", i)
+		}
+		a := w.sh(script.String()+"cat build/a.v", outs...)
+		w.want(a, exitOK, job.OK)
+		for i, target := range odd {
+			w.is(target, "new\n")
+			if a.Outputs[i].Path != target {
+				t.Errorf("%q is called %q", target, a.Outputs[i].Path)
+			}
+		}
+		commit := w.trail(a.Job)[2]
+		if got := fmt.Sprint(commit.Data["outputs"]); !strings.Contains(got, odd[1]) {
+			t.Errorf("the trail has %s", got)
+		}
+		w.sound()
+	}
+}
