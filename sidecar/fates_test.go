@@ -87,6 +87,8 @@ func meet(t *testing.T, f fate) (findings []string) {
 	if f.second != job.OK {
 		check(w.read("a") == f.target, "the target in the process: "+w.read("a"))
 	}
+	alone.Lock()
+	defer alone.Unlock()
 	e := w.open()
 	defer e.close()
 	check(w.read("a") == f.end, "the target after the next start: "+w.read("a"))

@@ -85,6 +85,8 @@ func killed(t *testing.T, o orders) (before string) {
 			t.Errorf("before recovery %s holds %q", target, got)
 		}
 	}
+	alone.Lock()
+	defer alone.Unlock()
 	e := w.open()
 	for _, f := range w.whole(e, rep.Result.Code == job.OK) {
 		t.Error(f)
@@ -179,6 +181,8 @@ func TestKilledInRecovery(t *testing.T) {
 			if _, died := w.child(o); !died {
 				t.Fatal("the recovery lived")
 			}
+			alone.Lock()
+			defer alone.Unlock()
 			e := w.open()
 			for _, f := range w.whole(e, false) {
 				t.Error(f)

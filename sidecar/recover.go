@@ -48,12 +48,12 @@ type fates struct {
 }
 
 // recover brings every job of an earlier process to its end: all its groups are killed and proven empty first.
-func (s *Sidecar) recover(ctx context.Context) error {
+func (s *Sidecar) recover(ctx context.Context, adopt time.Duration) error {
 	open, err := s.Ledger.OpenJobs(ctx)
 	if err != nil {
 		return err
 	}
-	found, err := s.adoptAll(ctx, open)
+	found, err := s.adoptAll(ctx, open, adopt)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *Sidecar) reads(ctx context.Context, f *fates) error {
 }
 
 // adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
-func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job) (*fates, error) {
+func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, timeout time.Duration) (*fates, error) {
 	refs, err := s.groups.Leftovers(ctx)
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job) (*fates, erro
 	}
 	slices.SortFunc(refs, func(a, b cgroup.Ref) int { return compareRefs(a, b) })
 	refs = slices.Compact(refs)
-	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	f := &fates{unproven: map[cgroup.Ref]error{}}
 	var wg sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -112,10 +113,6 @@ type engine struct {
 func (w *world) open() *engine {
 	w.t.Helper()
 	s, err := w.try(seams{})
-	var failed *job.Error
-	for end := time.Now().Add(5 * time.Second); errors.As(err, &failed) && failed.Code == job.Busy && time.Now().Before(end); {
-		s, err = w.try(seams{}) // a fork of a parallel test has the lock until it execs
-	}
 	ok(w.t, err)
 	e := &engine{s, w}
 	w.t.Cleanup(func() { _ = s.Close() }) // it may be closed
@@ -315,6 +312,10 @@ type report struct {
 	Ops            []string
 }
 
+// alone orders parallel tests: a process on its way to exec has our descriptors, and so the owner lock of an engine, and
+// files that are open for writing.
+var alone sync.Mutex
+
 // child runs orders to their end, and returns the report of a child that lived.
 func (w *world) child(o orders) (rep report, died bool) {
 	w.t.Helper()
@@ -327,7 +328,13 @@ func (w *world) child(o orders) (rep report, died bool) {
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	var stdout strings.Builder
+	cmd.Stdout = &stdout
+	alone.Lock()
+	err = cmd.Start()
+	alone.Unlock()
+	ok(w.t, err)
+	err = cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return rep, true
@@ -335,7 +342,7 @@ func (w *world) child(o orders) (rep report, died bool) {
 	if err != nil {
 		w.t.Fatalf("child: %v\n%s", err, stderr.String())
 	}
-	ok(w.t, json.Unmarshal(out, &rep))
+	ok(w.t, json.Unmarshal([]byte(stdout.String()), &rep))
 	return rep, false
 }
 

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ type seams struct {
 	fault    func(point string) error    // of the ledger
 	groups   func(job.Groups) job.Groups // stands between jobs and groups
 	noReaper bool                        // the test waits for children of its own
+	adopt    time.Duration               // instead of adoptTimeout
 }
 
 func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
@@ -84,7 +86,7 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	if err != nil {
 		return nil, fail(job.ContainmentUnavailable, "contain tools here", err)
 	}
-	if err := s.recover(ctx); err != nil {
+	if err := s.recover(ctx, cmp.Or(seam.adopt, adoptTimeout)); err != nil {
 		return nil, fail(job.Internal, "recover", err)
 	}
 	var groups job.Groups = local{s.groups}
