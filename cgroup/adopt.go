@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"time"
 
@@ -46,7 +45,7 @@ func (p *Parent) Leftovers(ctx context.Context) ([]Ref, error) {
 			return nil, fmt.Errorf("stat group %q: %w", name, err)
 		}
 		rel := path.Join(p.site.Base, path.Base(p.caps.Dir), name)
-		refs = append(refs, Ref{Node: p.node, BootID: p.bootID, CgroupNS: p.ns, Dev: p.dev, Parent: p.middleIno, Path: rel, Inode: st.Ino})
+		refs = append(refs, p.ref(p.middleIno, rel, st.Ino))
 	}
 	return refs, ctx.Err()
 }
@@ -145,14 +144,11 @@ func (g *Group) Remove(e Empty) {
 	p.mu.Unlock()
 	p.wg.Go(func() {
 		defer func() {
+			g.closeFiles()
 			p.mu.Lock()
 			delete(p.removing, g)
 			p.mu.Unlock()
 		}()
-		for _, f := range []*os.File{g.dir, g.events, g.killer, g.procs, g.oom} {
-			closeFile(f)
-		}
-		defer closeFile(g.up)
 		for pause := time.Millisecond; ; pause = min(2*pause, 30*time.Second) {
 			p.slots <- struct{}{}
 			err := g.rmdir()
@@ -168,38 +164,16 @@ func (g *Group) Remove(e Empty) {
 	})
 }
 
-// rmdir removes the directory and what is below it, if it is still the one we made.
+// rmdir removes the directory, if it is still the one we made. It has no children: cgroup.max.descendants is 0.
 func (g *Group) rmdir() error {
 	name := path.Base(g.ref.Path)
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd(g.up), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Ino != g.ref.Inode {
 		return nil // gone; another one of that name is not ours
 	}
-	return removeTree(fd(g.up), name, 0)
-}
-
-// removeTree removes a group after its children: rmdir of a group with children is EBUSY.
-func removeTree(up int, name string, depth int) error {
-	err := unix.Unlinkat(up, name, unix.AT_REMOVEDIR)
-	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+	err := unix.Unlinkat(fd(g.up), name, unix.AT_REMOVEDIR)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil
 	}
-	if !errors.Is(err, unix.EBUSY) || depth > 64 {
-		return fmt.Errorf("remove group %q: %w", name, err)
-	}
-	dir, openErr := openDir(up, name)
-	if openErr != nil {
-		return openErr
-	}
-	defer closeFile(dir)
-	children, listErr := subdirs(fd(dir))
-	if listErr != nil || len(children) == 0 {
-		return errors.Join(err, listErr)
-	}
-	for _, c := range children {
-		if err := removeTree(fd(dir), c, depth+1); err != nil {
-			return err
-		}
-	}
-	return unix.Unlinkat(up, name, unix.AT_REMOVEDIR)
+	return err
 }

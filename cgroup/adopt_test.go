@@ -158,16 +158,13 @@ func TestKillRefusesWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// The kernel refuses to remove a group that has children: post-order.
-func TestRemoveNested(t *testing.T) {
+// A group is removed with its own proof only.
+func TestRemove(t *testing.T) {
 	w := newWorld(t, Options{})
 	g := w.create()
-	ok(t, writeAt(fd(g.dir), "cgroup.max.descendants", "max"))
 	dir := filepath.Join(w.p.site.Mount, g.Ref().Path)
-	ok(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755))
-	ok(t, os.MkdirAll(filepath.Join(dir, "c"), 0o755))
-	if err := unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("control: %v, want EBUSY", err)
+	if err := unix.Mkdir(filepath.Join(dir, "child"), 0o755); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a group in a group: %v, want EAGAIN", err)
 	}
 	g.Remove(Empty{}) // no proof: nothing happens
 	other := w.create()
@@ -182,13 +179,13 @@ func TestRemoveNested(t *testing.T) {
 	}
 }
 
-// The group's directory vanishes under us: ENODEV on the held file is a proof, and is counted.
+// The group's directory vanishes under us: ENODEV on the held file is a proof, and says how.
 func TestRemovedByAnother(t *testing.T) {
 	w := newWorld(t, Options{})
 	g := w.create()
 	ok(t, unix.Rmdir(filepath.Join(w.p.site.Mount, g.Ref().Path)))
-	if e := w.prove(g); e.How() != witness.Removed || w.p.Stats().RemovedByOther != 1 {
-		t.Errorf("%+v, %+v", e, w.p.Stats())
+	if e := w.prove(g); e.How() != witness.Removed {
+		t.Errorf("%+v", e)
 	}
 }
 
@@ -257,7 +254,7 @@ func TestFrozenByV1(t *testing.T) {
 	_, err := g.Kill(t.Context())
 	ok(t, err)
 	var u *UnprovenError
-	if _, err := g.WaitEmpty(deadline(t, 100*time.Millisecond)); !errors.As(err, &u) || u.Reason != FrozenV1 {
+	if _, err := g.WaitEmpty(deadline(t, 100*time.Millisecond)); !errors.As(err, &u) || u.Reason != Uninterruptible {
 		t.Errorf("%v", err)
 	}
 	put("freezer.state", "THAWED")

@@ -25,7 +25,6 @@ const (
 
 // Site is the place where groups can be made. Paths are slash-separated and clean.
 type Site struct {
-	Mode  string `json:"mode"`  // unified or hybrid
 	Kind  Kind   `json:"kind"`  // what the place is
 	Mount string `json:"mount"` // absolute mount point of the cgroup2 file system
 	Base  string `json:"base"`  // directory for our groups, relative to Mount, "/" or "/a/b"
@@ -73,7 +72,7 @@ func Discover(o Options) (Site, error) {
 	}
 	mounts, v1 := cgroupMounts(string(info))
 	if len(mounts) == 0 {
-		if len(v1) > 0 {
+		if v1 {
 			return refuse("cgroup v1 cannot prove death", "", "boot with systemd.unified_cgroup_hierarchy=1")
 		}
 		return refuse("no cgroup2 file system is mounted", h.proc+"/self/mountinfo", "mount -t cgroup2 none /sys/fs/cgroup")
@@ -107,10 +106,7 @@ func Discover(o Options) (Site, error) {
 	if magic, err := h.magic(m.point); err != nil || magic != unix.CGROUP2_SUPER_MAGIC {
 		return refuse(fmt.Sprintf("not a cgroup2 file system (magic %#x, %v)", magic, err), m.point, "unmount what covers the cgroup2 file system")
 	}
-	s := Site{Mode: "unified", Kind: KindDelegated, Mount: m.point, Base: base, root: m.root}
-	if len(v1) > 0 {
-		s.Mode = "hybrid"
-	}
+	s := Site{Kind: KindDelegated, Mount: m.point, Base: base, root: m.root}
 	dir := path.Join(m.point, base)
 	if !m.rw {
 		return refuse("cgroup2 is mounted read-only", m.point, writableFix(base))
@@ -137,42 +133,32 @@ func writableFix(base string) string {
 	return "systemd-run --user --scope -p Delegate=yes eda-sidecar ..."
 }
 
-// cgroupMounts returns the cgroup2 mounts, and the v1 mounts that have the freezer (or, without one, any).
-func cgroupMounts(info string) (v2, v1 []mount) {
+// cgroupMounts returns the cgroup2 mounts, and whether there are v1 ones.
+func cgroupMounts(info string) (v2 []mount, v1 bool) {
 	for line := range strings.Lines(info) {
 		left, right, ok := strings.Cut(line, " - ")
 		l, r := strings.Fields(left), strings.Fields(right)
 		if !ok || len(l) < 6 || len(r) < 3 {
 			continue
 		}
-		super := strings.Split(r[2], ",")
-		m := mount{unescape(l[3]), unescape(l[4]), slices.Contains(strings.Split(l[5], ","), "rw") && slices.Contains(super, "rw")}
-		switch {
-		case r[0] == "cgroup2":
-			v2 = append(v2, m)
-		case r[0] == "cgroup" && slices.Contains(super, "freezer"):
-			v1 = append([]mount{m}, v1...)
-		case r[0] == "cgroup":
-			v1 = append(v1, m)
+		switch r[0] {
+		case "cgroup2":
+			rw := slices.Contains(strings.Split(l[5], ","), "rw") && slices.Contains(strings.Split(r[2], ","), "rw")
+			v2 = append(v2, mount{unescape(l[3]), unescape(l[4]), rw})
+		case "cgroup":
+			v1 = true
 		}
 	}
 	return v2, v1
 }
 
-// unescape undoes the octal escapes of mountinfo (space, tab, newline, backslash).
+// unescape undoes the octal escapes of mountinfo (space, tab, newline, backslash), which Go's literals have, too.
 func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
+	plain, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`)
+	if err != nil {
+		return s
 	}
-	return b.String()
+	return plain
 }
 
 // ownPath returns the cgroup v2 path in a /proc/PID/cgroup file.

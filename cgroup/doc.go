@@ -20,7 +20,7 @@
 //   - G6: a tool is born inside its group, writes only below its job's directories, cannot leave the group, read the state or
 //     signal us; it has no capability, no terminal, no descriptor but 0, 1, 2 and no variable that was not given:
 //     TestOnlyTheJobIsWritable, TestToolCannotLeaveItsGroup, TestWhatAToolSees, TestInheritedDescriptor.
-//   - G7: output costs 160 KiB of memory whatever is printed, and nothing waits for its end of file: TestFloodAndHeldPipe,
+//   - G7: output costs 256 KiB of memory whatever is printed, and nothing waits for its end of file: TestFloodAndHeldPipe,
 //     TestDrainIsBounded. Every wait has a deadline.
 //   - G8: without a writable cgroup v2, cgroup.kill, Landlock ABI 3 and a self-test that ends in a proof, [Open] fails with
 //     every reason and its fix: TestDiscover, TestGrants, TestSelfTestIsRefused. A limit that is set is read back: TestDroppedLimitIsAnError.

@@ -3,10 +3,8 @@ package cgroup
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -60,7 +58,7 @@ func (p *Parent) checks(ctx context.Context, reasons []Reason) (all []Check) {
 	}
 	c := p.caps
 	open, proven := p.middle != nil, len(reasons) == 0
-	add(c.Mount != "", "cgroup2", fmt.Sprintf("%s hierarchy at %s, our place %q is %s", c.Mode, c.Mount, c.Base, c.Kind), "")
+	add(c.Mount != "", "cgroup2", fmt.Sprintf("%s hierarchy at %s, our place %q is %s", c.HostMode, c.Mount, c.Base, c.Kind), "")
 	add(open, "writable", c.Dir, "")
 	add(open, "cgroup.kill", "present", "")
 	warning := ""
@@ -83,23 +81,16 @@ func (p *Parent) checks(ctx context.Context, reasons []Reason) (all []Check) {
 		}
 	}
 	add(true, "sockets", found, warning)
-	add(p.reaper != nil, "subreaper", "set", "")
+	add(c.Subreaper, "subreaper", "set", "")
 	if open {
 		left, err := p.Leftovers(ctx)
 		s := p.Stats()
 		found, warning = fmt.Sprintf("groups of an earlier process %d, unproven %d, removals %d (oldest %v)", len(left), s.Unproven, s.Removing, s.OldestRemoval), ""
-		if err != nil || s.Unproven > 0 || s.OldestRemoval > 30*time.Second || len(left) > 0 && p.reaper != nil {
+		if err != nil || s.Unproven > 0 || s.OldestRemoval > 30*time.Second || len(left) > 0 && c.Subreaper {
 			warning = "run eda-sidecar recover; look at the processes in " + c.Dir
 		}
 		add(true, "leftovers", found, warning)
 	}
-	data, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	n, parseErr := strconv.Atoi(strings.TrimSpace(string(data)))
-	warning = ""
-	if err != nil || parseErr != nil || n < 1<<15 {
-		warning = "sysctl kernel.pid_max=4194304"
-	}
-	add(true, "pid_max", strconv.Itoa(n), warning)
 	return all
 }
 

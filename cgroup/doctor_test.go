@@ -19,7 +19,7 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("%s: %+v", name, c)
 			}
 		}
-		for _, want := range []string{"cgroup2", "writable", "cgroup.kill", "controllers", "entry", "self-test", "landlock", "uid", "sockets", "leftovers", "pid_max"} {
+		for _, want := range []string{"cgroup2", "writable", "cgroup.kill", "controllers", "entry", "self-test", "landlock", "uid", "sockets", "leftovers"} {
 			if seen[want].Found == "" {
 				t.Errorf("%s: no check %q in %+v", name, want, checks)
 			}

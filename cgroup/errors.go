@@ -72,8 +72,7 @@ type UnprovenReason string
 
 // The reasons of an UnprovenError.
 const (
-	Uninterruptible UnprovenReason = "uninterruptible" // a survivor is in kernel state D
-	FrozenV1        UnprovenReason = "frozen_v1"       // a survivor is frozen by a cgroup v1 freezer
+	Uninterruptible UnprovenReason = "uninterruptible" // a survivor is in kernel state D, or held by a cgroup v1 freezer
 	KillRefused     UnprovenReason = "kill_refused"    // cgroup.kill could not be written
 	StartStuck      UnprovenReason = "start_stuck"     // a start has not returned
 	Alive           UnprovenReason = "alive"           // populated 1, nothing more is known
@@ -82,11 +81,10 @@ const (
 
 // Survivor is a process that is still in an unproven group.
 type Survivor struct {
-	PID      int    `json:"pid"`
-	Comm     string `json:"comm"`
-	State    string `json:"state"`               // one letter of /proc/PID/stat; D if any thread is in D
-	Wchan    string `json:"wchan"`               // kernel function it sleeps in; may be empty
-	FrozenV1 bool   `json:"frozen_v1,omitempty"` // by a cgroup v1 freezer
+	PID   int    `json:"pid"`
+	Comm  string `json:"comm"`
+	State string `json:"state"` // one letter of /proc/PID/stat; D if any thread is in D
+	Wchan string `json:"wchan"` // kernel function it sleeps in; may be empty
 }
 
 // UnprovenError says that the group is not known to be empty: nothing may be published, deleted or unlocked.

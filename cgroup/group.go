@@ -93,10 +93,11 @@ func (p *Parent) openGroup(up *os.File, rel string) (g *Group, err error) {
 	if err != nil {
 		return g, err
 	}
-	g.ref = Ref{Node: p.node, BootID: p.bootID, CgroupNS: p.ns, Dev: p.dev, Parent: parentIno, Path: rel}
-	if _, g.ref.Inode, err = inode(g.dir); err != nil {
+	_, ino, err := inode(g.dir)
+	if err != nil {
 		return g, err
 	}
+	g.ref = p.ref(parentIno, rel, ino)
 	for _, f := range []struct {
 		to    **os.File
 		name  string
@@ -110,6 +111,10 @@ func (p *Parent) openGroup(up *os.File, rel string) (g *Group, err error) {
 		g.oom, err = openAt(fd(g.dir), "memory.events", unix.O_RDONLY)
 	}
 	return g, err
+}
+
+func (p *Parent) ref(parentIno uint64, rel string, ino uint64) Ref {
+	return Ref{Node: p.node, BootID: p.bootID, CgroupNS: p.ns, Dev: p.dev, Parent: parentIno, Path: rel, Inode: ino}
 }
 
 func (g *Group) closeFiles() {

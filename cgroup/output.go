@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +18,8 @@ const (
 	defaultLogCap = 64 << 20
 	lineMax       = 4 << 10
 	lineEvery     = 250 * time.Millisecond
-	drainTime     = 250 * time.Millisecond // after the proof, for what the pipe still holds
-	drainBytes    = 128 << 10              // two pipe sizes
+	drainTime     = 5 * time.Second // after the proof, for a log whose disk hangs
+	drainBytes    = 128 << 10       // two pipe sizes
 )
 
 // Output is what a tool printed, stdout and stderr together.
@@ -36,14 +38,12 @@ type output struct {
 
 	mu        sync.Mutex
 	head      []byte // guarded by mu
-	tail      []byte // guarded by mu: ring of keepBytes
+	tail      []byte // guarded by mu: what follows head, cut at the front to keepBytes whenever it has twice that
 	total     int64  // guarded by mu
 	logged    int64  // guarded by mu
 	truncated bool   // guarded by mu
-	budget    int64  // guarded by mu: bytes that may still be read; < 0 = any
 
-	partial []byte    // copy alone: the line that is not whole yet
-	skip    bool      // copy alone: that line is too long
+	partial []byte    // copy alone: the end of the line that is not whole yet, one byte more than a line may have
 	lastAt  time.Time // copy alone: of the last line given to c.Line
 }
 
@@ -62,20 +62,23 @@ func newOutput(c Command) (*output, *os.File, error) {
 	if c.LogCap == 0 {
 		c.LogCap = defaultLogCap
 	}
-	return &output{read: os.NewFile(uintptr(fds[0]), "stdout"), c: c, done: make(chan struct{}), budget: -1}, write, nil
+	return &output{read: os.NewFile(uintptr(fds[0]), "stdout"), c: c, done: make(chan struct{})}, write, nil
 }
 
-// copy reads to the end of file or of the budget, also when the log is full or its disk is: a full pipe looks like a hang.
+// copy reads to the end of file, also when the log is full or its disk is: a full pipe looks like a hang. After finish it
+// reads what the pipe still holds, without waiting, and no more than two pipe sizes: whoever fills it is no tool of ours.
 func (o *output) copy() {
 	defer close(o.done)
 	defer closeFile(o.read)
 	buf := make([]byte, 32<<10)
-	for {
-		n, err := o.read.Read(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) { // of finish: what is there is read all the same, without waiting
-			n, err = o.readNow(buf)
-		}
-		if !o.take(buf[:n]) || err != nil {
+	read := o.read.Read
+	for left := int64(math.MaxInt64); left > 0; {
+		n, err := read(buf)
+		o.take(buf[:n])
+		left -= int64(n)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			read, left = o.readNow, drainBytes
+		} else if err != nil {
 			return
 		}
 		if o.c.Line != nil {
@@ -97,8 +100,8 @@ func (o *output) readNow(buf []byte) (n int, err error) {
 	return max(n, 0), errors.Join(ctlErr, err)
 }
 
-// take keeps one block, and reports whether more may be read.
-func (o *output) take(b []byte) bool {
+// take keeps one block.
+func (o *output) take(b []byte) {
 	o.mu.Lock()
 	room := o.c.LogCap - o.logged
 	o.mu.Unlock()
@@ -115,62 +118,36 @@ func (o *output) take(b []byte) bool {
 	}
 	head := min(keepBytes-len(o.head), len(b))
 	o.head = append(o.head, b[:head]...)
-	for rest, at := b[head:], int(o.total+int64(head))%keepBytes; len(rest) > 0; at = 0 {
-		if len(o.tail) < keepBytes { // the ring starts at a multiple of its size, since the head has that size
-			n := min(keepBytes-len(o.tail), len(rest))
-			o.tail, rest = append(o.tail, rest[:n]...), rest[n:]
-			continue
-		}
-		rest = rest[copy(o.tail[at:], rest):]
+	o.tail = append(o.tail, b[head:]...)
+	if len(o.tail) > 2*keepBytes {
+		o.tail = o.tail[:copy(o.tail, lastOf(o.tail))]
 	}
 	o.total += int64(len(b))
-	if o.budget >= 0 {
-		o.budget -= int64(len(b))
-		return o.budget > 0
-	}
-	return true
 }
 
-// lines gives the last whole line of a block to the caller, if its time has come.
+// lastOf returns the last keepBytes of b.
+func lastOf(b []byte) []byte { return b[max(0, len(b)-keepBytes):] }
+
+// lines gives the last whole line so far to the caller, if its time has come.
 func (o *output) lines(b []byte, now time.Time) {
-	end := bytes.LastIndexByte(b, '\n')
-	if end < 0 {
-		o.keepPartial(b)
-		return
+	o.partial = append(o.partial, b...)
+	if end := bytes.LastIndexByte(o.partial, '\n'); end >= 0 {
+		line := o.partial[bytes.LastIndexByte(o.partial[:end], '\n')+1 : end]
+		if len(line) > 0 && len(line) <= lineMax && now.Sub(o.lastAt) >= lineEvery {
+			o.lastAt = now
+			o.c.Line(line)
+		}
+		o.partial = slices.Delete(o.partial, 0, end+1)
 	}
-	line := b[:end]
-	if start := bytes.LastIndexByte(line, '\n'); start >= 0 {
-		line = line[start+1:]
-	} else if o.keepPartial(line); !o.skip {
-		line = o.partial
-	} else {
-		line = nil
-	}
-	if len(line) > 0 && len(line) <= lineMax && now.Sub(o.lastAt) >= lineEvery {
-		o.lastAt = now
-		o.c.Line(line)
-	}
-	o.partial, o.skip = o.partial[:0], false
-	o.keepPartial(b[end+1:])
+	o.partial = slices.Delete(o.partial, 0, max(0, len(o.partial)-lineMax-1))
 }
 
-func (o *output) keepPartial(b []byte) {
-	if o.skip = o.skip || len(o.partial)+len(b) > lineMax; !o.skip {
-		o.partial = append(o.partial, b...)
-	}
-}
-
-// finish reads what the pipe still holds after the proof, for 250 ms and two pipe sizes at most, and waits for that.
+// finish reads what the pipe still holds after the proof, and waits for that.
 func (o *output) finish() {
-	o.mu.Lock()
-	if o.budget < 0 {
-		o.budget = drainBytes
-		_ = o.read.SetReadDeadline(time.Now().Add(drainTime)) // already closed at the end of file
-	}
-	o.mu.Unlock()
+	_ = o.read.SetReadDeadline(time.Now()) // already closed at the end of file
 	select {
 	case <-o.done:
-	case <-time.After(20 * drainTime): // the log's disk hangs; the copier ends when it can
+	case <-time.After(drainTime): // the copier ends when it can
 	}
 }
 
@@ -179,11 +156,7 @@ func (p *Process) Output() Output {
 	o := p.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	tail := bytes.Clone(o.tail)
-	if len(tail) == keepBytes {
-		at := int(o.total % keepBytes)
-		tail = append(bytes.Clone(o.tail[at:]), o.tail[:at]...)
-	}
+	tail := bytes.Clone(lastOf(o.tail))
 	truncated := o.truncated
 	if o.c.Log == nil {
 		truncated = o.total > int64(len(o.head)+len(tail))

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/cgroups/v3"
@@ -90,12 +89,11 @@ type Parent struct {
 	own       map[uint64]bool // groups that contain ourselves: never killed
 	null      *os.File        // /dev/null
 	system    []grant         // what every tool may use
-	reaper    *reaper         // nil without
+	reaper    *reaper         // idle with NoReaper
 	ctx       context.Context // ends at Close
 	stop      context.CancelFunc
 	wg        sync.WaitGroup // sweepers, removals, reaper
 	slots     chan struct{}  // removals that may run at once
-	removedBy atomic.Int64   // groups that somebody else removed
 
 	mu       sync.Mutex
 	groups   map[*Group]struct{}  // guarded by mu: open ones, until their removal
@@ -118,6 +116,7 @@ func Open(ctx context.Context, o Options) (*Parent, error) {
 
 func newParent(ctx context.Context, o Options) *Parent {
 	p := &Parent{o: o, slots: make(chan struct{}, 8), groups: map[*Group]struct{}{}, removing: map[*Group]time.Time{}}
+	p.reaper = &reaper{p: p, poke: make(chan struct{}, 1), leaders: map[int]bool{}, escaped: map[int]Survivor{}}
 	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return p
 }
@@ -361,27 +360,24 @@ func (p *Parent) Capabilities() Capabilities { return p.caps }
 
 // Stats counts what lives.
 type Stats struct {
-	Groups         int           `json:"groups"`   // made or adopted, removal not begun
-	Unproven       int           `json:"unproven"` // being swept
-	Removing       int           `json:"removing"`
-	OldestRemoval  time.Duration `json:"oldest_removal_ns"` // 0 = none; above 30 s doctor warns
-	Zombies        int           `json:"zombies"`           // dead children that nobody has reaped
-	RemovedByOther int64         `json:"removed_by_other"`  // groups that vanished under us, since Open
-	Escapes        int64         `json:"escapes"`           // adopted children found outside of every group of ours, since Open
-	Escaped        []Survivor    `json:"escaped"`           // those alive at the last look; at most eight
+	Groups        int           `json:"groups"`   // made or adopted, removal not begun
+	Unproven      int           `json:"unproven"` // being swept
+	Removing      int           `json:"removing"`
+	OldestRemoval time.Duration `json:"oldest_removal_ns"` // 0 = none; above 30 s doctor warns
+	Zombies       int           `json:"zombies"`           // dead children that nobody has reaped
+	Escapes       int64         `json:"escapes"`           // adopted children found outside of every group of ours, since Open
+	Escaped       []Survivor    `json:"escaped"`           // those alive at the last look; at most eight
 }
 
 // Stats returns the counts of now.
 func (p *Parent) Stats() Stats {
-	s := Stats{RemovedByOther: p.removedBy.Load()}
+	s := Stats{}
 	for _, c := range children() {
 		if c.State == "Z" {
 			s.Zombies++
 		}
 	}
-	if p.reaper != nil {
-		s.Escapes, s.Escaped = p.reaper.escapes()
-	}
+	s.Escapes, s.Escaped = p.reaper.escapes()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.Groups, s.Unproven, s.Removing = len(p.groups), p.unproven, len(p.removing)

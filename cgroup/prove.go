@@ -58,30 +58,22 @@ func (g *Group) WaitEmpty(ctx context.Context) (Empty, error) {
 // forked during the kill (Linux 5.14 to 6.13, fixed by b69bb476dee9), and whoever is cloned into the group after it.
 func (g *Group) prove(ctx context.Context, rekill bool) (Empty, error) {
 	begin := time.Now()
-	nextKill := 20 * time.Millisecond
 	for i := 0; ; i++ {
+		if rekill && i >= eager {
+			_ = g.kill() // kept in killErr
+		}
 		empty, pending, err := g.look()
 		if empty != (Empty{}) {
 			return empty, nil
 		}
-		waited := time.Since(begin)
-		if rekill && waited >= nextKill {
-			_ = g.kill() // kept in killErr
-			nextKill = nextKillAfter(waited)
-			continue
-		}
 		if ctx.Err() != nil {
-			return Empty{}, g.unproven(pending, waited, err)
-		}
-		pause := pauseOf(i)
-		if rekill {
-			pause = min(pause, max(nextKill-waited, time.Millisecond))
+			return Empty{}, g.unproven(pending, time.Since(begin), err)
 		}
 		if pending == nil {
-			g.kernel.wait(pause)
+			g.kernel.wait(pauseOf(i))
 			continue
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(pauseOf(i))
 		select { // the leader reaped, then read: at once, where POLLPRI alone takes 15 ms (kernel rate limit)
 		case <-pending:
 		case <-timer.C:
@@ -91,24 +83,17 @@ func (g *Group) prove(ctx context.Context, rekill bool) (Empty, error) {
 	}
 }
 
+// eager is how many looks are 1 ms apart. Then most groups are empty, or the kill is written again before each look.
+const eager = 20
+
 func pauseOf(look int) time.Duration {
 	switch {
-	case look < 20:
+	case look < eager:
 		return time.Millisecond
-	case look < 30:
+	case look < eager+10:
 		return 10 * time.Millisecond
 	}
 	return 50 * time.Millisecond
-}
-
-// nextKillAfter returns when to write again: at 20, 50, 100, 200 ... 1000 ms, then every second.
-func nextKillAfter(waited time.Duration) time.Duration {
-	for _, ms := range []int64{20, 50, 100, 200, 400, 600, 800} {
-		if at := time.Duration(ms) * time.Millisecond; at > waited {
-			return at
-		}
-	}
-	return (waited + time.Second).Truncate(time.Second)
 }
 
 // look takes one reading. It is a proof only of a closed group that no start can enter any more and whose leader was
@@ -140,9 +125,6 @@ func (g *Group) look() (_ Empty, pending <-chan struct{}, _ error) {
 	defer g.mu.Unlock()
 	if g.empty == (Empty{}) {
 		g.empty = witness.NewEmpty(g.ref, time.Now(), how)
-		if how == witness.Removed {
-			g.p.removedBy.Add(1)
-		}
 	}
 	return g.empty, nil, nil
 }
@@ -164,8 +146,6 @@ func (g *Group) unproven(pending <-chan struct{}, waited time.Duration, err erro
 	switch {
 	case err != nil:
 		e.Reason = Unreadable
-	case slices.ContainsFunc(e.Survivors, func(s Survivor) bool { return s.FrozenV1 }):
-		e.Reason = FrozenV1
 	case slices.ContainsFunc(e.Survivors, func(s Survivor) bool { return s.State == "D" }):
 		e.Reason = Uninterruptible
 	case g.killErr != nil:
@@ -246,19 +226,5 @@ func survivor(pid string) Survivor {
 			break
 		}
 	}
-	s.FrozenV1 = s.State == "D" && frozenV1(read(pid, "cgroup"), read("self", "mountinfo"), read)
 	return s
-}
-
-// frozenV1 reports whether a cgroup v1 freezer holds a process: its tasks, too, show state D.
-func frozenV1(cgroups, mountinfo string, read func(dir, name string) string) bool {
-	_, mounts := cgroupMounts(mountinfo)
-	for line := range strings.Lines(cgroups) {
-		if _, group, ok := strings.Cut(strings.TrimSpace(line), ":freezer:"); ok {
-			if m, rel, ok := holding(mounts, group, func(m mount) string { return m.root }); ok && rel != "/" {
-				return read(path.Join("..", m.point, rel), "freezer.state") != "THAWED"
-			}
-		}
-	}
-	return false
 }

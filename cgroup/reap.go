@@ -16,16 +16,15 @@ import (
 )
 
 // reaper takes the orphans of tools, which become ours because this process is a subreaper. Leaders are left to their Process.
-// All methods may be called on nil.
 type reaper struct {
 	p    *Parent
 	poke chan struct{} // a leader was reaped or a start came back: look again
 
 	mu      sync.Mutex
-	leaders map[int]bool               // guarded by mu: pids that a Process waits for
-	starts  map[chan struct{}]struct{} // guarded by mu: starts in flight; closed when they come back
-	escaped map[int]Survivor           // guarded by mu: seen outside of every group of ours at the last look
-	count   int64                      // guarded by mu
+	leaders map[int]bool     // guarded by mu: pids that a Process waits for
+	starts  int              // guarded by mu: in flight
+	escaped map[int]Survivor // guarded by mu: seen outside of every group of ours at the last look
+	count   int64            // guarded by mu
 }
 
 // startReaper makes this process a subreaper and starts the reaper; it ends at Close.
@@ -39,15 +38,12 @@ func (p *Parent) startReaper(context.Context) error {
 	if _, err := os.FindProcess(os.Getpid()); err != nil { // Go's one-time pidfd check forks a child of its own: now, not later
 		return err
 	}
-	r := &reaper{p: p, poke: make(chan struct{}, 1), leaders: map[int]bool{}, starts: map[chan struct{}]struct{}{}, escaped: map[int]Survivor{}}
-	p.reaper, p.caps.Subreaper = r, true
-	p.wg.Add(1)
-	go r.run()
+	p.caps.Subreaper = true
+	p.wg.Go(p.reaper.run)
 	return nil
 }
 
 func (r *reaper) run() {
-	defer r.p.wg.Done()
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	defer signal.Stop(children)
@@ -81,64 +77,36 @@ func (r *reaper) reapAll() {
 	}
 }
 
-// orphan reports whether a zombie is no leader. It may be one whose Start has not returned, so all starts now in flight
-// must come back first.
+// orphan reports whether a zombie is no leader. It may be one whose Start has not returned: while one is in flight nobody
+// can be judged, and its end pokes.
 func (r *reaper) orphan(pid int) bool {
 	r.mu.Lock()
-	leader := r.leaders[pid]
-	var flying []chan struct{}
-	for s := range r.starts {
-		flying = append(flying, s)
-	}
-	r.mu.Unlock()
-	if leader {
-		return false
-	}
-	for _, s := range flying {
-		select {
-		case <-s:
-		case <-r.p.ctx.Done():
-			return false
-		}
-	}
-	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.leaders[pid]
+	return r.starts == 0 && !r.leaders[pid]
 }
 
 // starting marks a start in flight; landed ends it, after register.
 func (r *reaper) starting() (landed func()) {
-	if r == nil {
-		return func() {}
-	}
-	s := make(chan struct{})
-	r.mu.Lock()
-	r.starts[s] = struct{}{}
-	r.mu.Unlock()
-	return func() {
+	count := func(n int) {
 		r.mu.Lock()
-		delete(r.starts, s)
-		r.mu.Unlock()
-		close(s)
-		r.wake()
+		defer r.mu.Unlock()
+		r.starts += n
 	}
+	count(1)
+	return func() { count(-1); r.wake() }
 }
 
 func (r *reaper) register(pid int) {
-	if r != nil {
-		r.mu.Lock()
-		r.leaders[pid] = true
-		r.mu.Unlock()
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaders[pid] = true
 }
 
 func (r *reaper) unregister(pid int) {
-	if r != nil {
-		r.mu.Lock()
-		delete(r.leaders, pid)
-		r.mu.Unlock()
-		r.wake()
-	}
+	r.mu.Lock()
+	delete(r.leaders, pid)
+	r.mu.Unlock()
+	r.wake()
 }
 
 func (r *reaper) wake() {
@@ -154,7 +122,7 @@ func (r *reaper) findEscapes() {
 	quiet := func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.starts) == 0
+		return r.starts == 0
 	}
 	if !quiet() {
 		return
