@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -66,11 +67,9 @@ func Encode(e Entry) (body []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err = json.Marshal(wire{
-		SpecVersion: "1.0", ID: e.id(), Source: sourcePrefix + e.Workspace, Type: typePrefix + string(e.Kind),
-		Subject: e.Job, Time: e.At.UTC().Format(time.RFC3339Nano), ContentType: "application/json",
-		Sequence: fmt.Sprintf("%020d", e.Seq), Data: raw, // the extension wants a string that sorts
-	})
+	w := e.wire()
+	w.Data = raw
+	body, err = json.Marshal(w)
 	if err == nil && len(body) > MaxBody {
 		err = fmt.Errorf("%d bytes", len(body))
 	}
@@ -96,27 +95,36 @@ func Decode(body []byte) (e Entry, err error) {
 	if err := strictjson.Check(body, maxDepth, 1); err != nil {
 		return e, err
 	}
-	kind, okType := strings.CutPrefix(w.Type, typePrefix)
-	workspace, okSource := strings.CutPrefix(w.Source, sourcePrefix)
-	if w.SpecVersion != "1.0" || w.ContentType != "application/json" || !okType || !okSource || len(w.Sequence) != 20 {
-		return e, errors.New("not an event of a ledger")
+	e.Kind, e.Job, e.Workspace = Kind(strings.TrimPrefix(w.Type, typePrefix)), w.Subject, strings.TrimPrefix(w.Source, sourcePrefix)
+	n := "0"
+	if e.Job != "" {
+		n = strings.TrimPrefix(w.ID, e.Job+"/")
 	}
-	e.Kind, e.Job, e.Workspace = Kind(kind), w.Subject, workspace
-	if e.Seq, err = strconv.ParseInt(w.Sequence, 10, 64); err != nil {
+	var errs [3]error
+	e.Seq, errs[0] = strconv.ParseInt(w.Sequence, 10, 64)
+	e.N, errs[1] = strconv.Atoi(n)
+	e.At, errs[2] = time.Parse(time.RFC3339Nano, w.Time)
+	if err := errors.Join(errs[:]...); err != nil {
 		return e, err
 	}
-	if e.At, err = time.Parse(time.RFC3339Nano, w.Time); err != nil {
-		return e, err
-	}
-	if n, ok := strings.CutPrefix(w.ID, e.Job+"/"); ok && e.Job != "" {
-		if e.N, err = strconv.Atoi(n); err != nil {
-			return e, err
-		}
-	}
-	if w.ID != e.id() {
-		return e, fmt.Errorf("id %q", w.ID)
+	want := e.wire()
+	if want.Data = w.Data; !reflect.DeepEqual(w, want) {
+		return e, errors.New("not what an event is encoded as")
 	}
 	return e, e.takeData(w.Data)
+}
+
+// wire returns the form in which e is stored, without its data.
+func (e *Entry) wire() wire {
+	id := "ledger/" + strconv.FormatInt(e.Seq, 10)
+	if e.Job != "" {
+		id = e.Job + "/" + strconv.Itoa(e.N)
+	}
+	return wire{
+		SpecVersion: "1.0", ID: id, Source: sourcePrefix + e.Workspace, Type: typePrefix + string(e.Kind),
+		Subject: e.Job, Time: e.At.UTC().Format(time.RFC3339Nano), ContentType: "application/json",
+		Sequence: fmt.Sprintf("%020d", e.Seq), // the extension wants a string that sorts
+	}
 }
 
 // takeData moves the names that every event carries out of the decoded data.
@@ -161,13 +169,6 @@ func (e *Event) check() error {
 		}
 	}
 	return nil
-}
-
-func (e *Entry) id() string {
-	if e.Job == "" {
-		return "ledger/" + strconv.FormatInt(e.Seq, 10)
-	}
-	return e.Job + "/" + strconv.Itoa(e.N)
 }
 
 // invalid wraps an error as [ErrEvent].

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,8 +53,14 @@ func BenchmarkCommit(b *testing.B) {
 func BenchmarkSessions(b *testing.B) {
 	for _, k := range []int{1, 8} {
 		b.Run(fmt.Sprint(k), func(b *testing.B) {
-			l := start(b, Options{Dir: b.TempDir()})
-			before := l.Stats().Commits
+			var commits atomic.Int64
+			l := start(b, Options{Dir: b.TempDir(), Fault: func(p string) error {
+				if p == "after COMMIT" {
+					commits.Add(1)
+				}
+				return nil
+			}})
+			before := commits.Load()
 			var jobs sync.WaitGroup
 			began := time.Now()
 			for s := range k {
@@ -69,7 +76,7 @@ func BenchmarkSessions(b *testing.B) {
 			}
 			jobs.Wait()
 			b.ReportMetric(float64(k*b.N)/time.Since(began).Seconds(), "jobs/s")
-			b.ReportMetric(float64(3*k*b.N)/float64(l.Stats().Commits-before), "ops/COMMIT")
+			b.ReportMetric(float64(3*k*b.N)/float64(commits.Load()-before), "ops/COMMIT")
 		})
 	}
 }
@@ -88,11 +95,11 @@ func BenchmarkVerify(b *testing.B) {
 			b.Fatal(err)
 		}
 		if last = t; i%3000 == 0 {
-			l.Flush()
+			l.queue.Flush()
 			l.wait(t, nil)
 		}
 	}
-	l.Flush()
+	l.queue.Flush()
 	l.want("durable", nil)(last, nil)
 	var before, after runtime.MemStats
 	runtime.GC()

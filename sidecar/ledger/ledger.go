@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
@@ -44,21 +43,18 @@ type Options struct {
 	// Fault is for tests: it is called before and after each statement of the writer ("before COMMIT"), and its
 	// error takes the place of SQLite's.
 	Fault func(point string) error
-
-	migrations []string // tests: beside the product's
 }
 
 // Ledger is the open ledger of a workspace: one writer, and the reads of [Reader].
 type Ledger struct {
 	*Reader
-	o                    Options
-	queue                *batch.Queue
-	store                *store
-	opening              Opening
-	ended                chan struct{} // the writer has ended
-	closed               func() error  // closes the files, once
-	denials              denials
-	commits, checkpoints atomic.Int64
+	o       Options
+	queue   *batch.Queue
+	store   *store
+	opening Opening
+	ended   chan struct{} // the writer has ended
+	closed  func() error  // closes the files, once
+	denials denials
 }
 
 // Begin makes a job's intent durable before it has any effect: its row in phase worker_running, and event allow.
@@ -157,11 +153,9 @@ func (l *Ledger) Deny(deny audit.Event) error {
 		return nil
 	}
 	if suppressed > 0 {
-		deny.Data = maps.Clone(deny.Data)
-		if deny.Data == nil {
-			deny.Data = map[string]any{}
-		}
-		deny.Data["suppressed"] = suppressed
+		data := map[string]any{"suppressed": suppressed}
+		maps.Copy(data, deny.Data)
+		deny.Data = data
 	}
 	_, err := l.RecordLast(deny)
 	return err
@@ -209,30 +203,18 @@ func stamp(s Session, commit audit.Event) ([]byte, audit.Event, error) {
 	if err != nil {
 		return nil, commit, fmt.Errorf("session %q: %w", s.ID, err)
 	}
-	data := map[string]any{"base_gen": s.Generation, "new_gen": s.Generation + 1, "state_sha256": session.Digest(state)}
-	for k, v := range commit.Data {
-		if _, ours := data[k]; !ours {
-			data[k] = v
-		}
-	}
+	data := map[string]any{}
+	maps.Copy(data, commit.Data)
+	maps.Copy(data, map[string]any{"base_gen": s.Generation, "new_gen": s.Generation + 1, "state_sha256": session.Digest(state)})
 	commit.Session, commit.Data = s.ID, data
 	return state, commit, nil
 }
-
-// Stats counts the writer's COMMITs, each one fsync of the log, and its checkpoints.
-type Stats struct{ Commits, Checkpoints int64 }
-
-// Stats returns the counts since Open.
-func (l *Ledger) Stats() Stats { return Stats{l.commits.Load(), l.checkpoints.Load()} }
 
 // Opening returns what Open found.
 func (l *Ledger) Opening() Opening { return l.opening }
 
 // Poisoned returns why nothing can be written until a restart, or nil.
 func (l *Ledger) Poisoned() error { return l.queue.Poisoned() }
-
-// Flush makes what rides durable with the next transaction, now.
-func (l *Ledger) Flush() { l.queue.Flush() }
 
 // write is the writer: it waits, the queue decides.
 func (l *Ledger) write() {
@@ -241,7 +223,6 @@ func (l *Ledger) write() {
 	defer tick.Stop()
 	for quiet, untilPrune, last := 0, 60, int64(0); ; {
 		idle := l.queue.Round(l.store)
-		l.commits.Store(l.store.commits)
 		if idle == nil {
 			return
 		}
@@ -289,7 +270,6 @@ func (l *Ledger) closeFiles() error {
 
 // checkpoint moves the log into the file. It is never cut while the ledger is open: overwriting it beats growing it.
 func (l *Ledger) checkpoint() {
-	l.checkpoints.Add(1)
 	if _, err := l.store.checkpoint("PASSIVE"); err != nil && !errors.Is(err, batch.ErrAbsent) {
 		l.queue.Poison(err)
 	}
@@ -299,29 +279,25 @@ func (l *Ledger) checkpoint() {
 type denials struct {
 	mu sync.Mutex
 	// guarded by mu
-	of map[string]*denied
+	second     int64
+	count      map[string]int64 // in that second
+	suppressed map[string]int64 // since the last one that was let in
 }
-
-type denied struct{ second, count, suppressed int64 }
 
 func (d *denials) admit(principal string, now int64) (suppressed int64, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.of == nil || len(d.of) >= 1024 { // more principals than any configuration names
-		d.of = map[string]*denied{}
+	if second := now / int64(time.Second); second != d.second || d.count == nil {
+		d.second, d.count = second, map[string]int64{}
 	}
-	p := d.of[principal]
-	if second := now / int64(time.Second); p == nil || p.second != second {
-		if p == nil {
-			p = &denied{}
-			d.of[principal] = p
-		}
-		p.second, p.count = second, 0
+	if d.suppressed == nil || len(d.suppressed) >= 1024 { // more principals than any configuration names
+		d.suppressed = map[string]int64{}
 	}
-	if p.count++; p.count > 10 {
-		p.suppressed++
+	if d.count[principal]++; d.count[principal] > 10 {
+		d.suppressed[principal]++
 		return 0, false
 	}
-	suppressed, p.suppressed = p.suppressed, 0
+	suppressed = d.suppressed[principal]
+	delete(d.suppressed, principal)
 	return suppressed, true
 }

@@ -54,6 +54,9 @@ func memory(t testing.TB) string {
 	return dir
 }
 
+// file is the ledger's database.
+func (b bed) file() string { return filepath.Join(b.o.Dir, fileName) }
+
 func (b bed) stop() {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -190,7 +193,7 @@ func TestStraight(t *testing.T) {
 	b.want("durable", nil)(b.commit("j2", 1)) // j1's settled_at rides
 	b.want("durable", nil)(tk, nil)
 	retired, err := b.Retired("j1")
-	b.Flush()
+	b.queue.Flush()
 	b.want("durable", nil)(retired, err)
 	if job, err = b.Job(t.Context(), "j1"); err != nil || job.SettledAt.IsZero() || job.RetiredAt.IsZero() {
 		t.Errorf("got %+v, %v", job, err)
@@ -359,7 +362,7 @@ func TestPhases(t *testing.T) {
 	b.want("refused", ErrPhase)(b.RolledBack("j"))
 	b.want("refused", audit.ErrOrder)(b.commit("j", 0))
 	tk, err := b.Settled("j")
-	b.Flush()
+	b.queue.Flush()
 	b.want("refused", ErrPhase)(tk, err)
 	if _, err := b.Record(audit.Event{Kind: audit.Start}); !errors.Is(err, audit.ErrEvent) {
 		t.Errorf("an event without a job: %v", err)
@@ -378,10 +381,7 @@ func TestPhases(t *testing.T) {
 func TestModesAndPragmas(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	b := start(t, Options{Dir: dir})
-	if err := b.Backup(t.Context(), filepath.Join(dir, "copy.db")); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]fs.FileMode{"": 0o700, "ledger.db": 0o600, "ledger.db-wal": 0o600, "ledger.db-shm": 0o600, "copy.db": 0o600} {
+	for name, want := range map[string]fs.FileMode{"": 0o700, "ledger.db": 0o600, "ledger.db-wal": 0o600, "ledger.db-shm": 0o600} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: got %v, %v, want %v", name, info.Mode(), err, want)
 		}
@@ -470,7 +470,7 @@ func TestQuery(t *testing.T) {
 	other := event("k", audit.Deny)
 	other.Session, other.Principal = "t", "you"
 	tk, err := b.Record(other)
-	b.Flush()
+	b.queue.Flush()
 	b.want("durable", nil)(tk, err)
 	var at []time.Time
 	if err := b.Events(t.Context(), Query{}, func(r Record) error { at = append(at, time.Unix(0, r.At)); return nil }); err != nil {

@@ -73,9 +73,6 @@ func dsn(path, mode string, pragmas ...pragma) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
-// migrations lead from version i+1 to i+2, forward only, each in one transaction after a backup of the whole file.
-func migrations() []string { return nil }
-
 // Open opens the ledger of a workspace, whose owner lock the caller holds, before anything of the workspace is
 // decided: it makes durable what it can read, checks it, and starts a new epoch. After an error nothing was changed
 // and the file is left open, as closing it would checkpoint it: the process should end.
@@ -97,7 +94,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 func open(ctx context.Context, o Options) (*Ledger, error) {
 	o = o.withDefaults()
 	path := filepath.Join(o.Dir, fileName)
-	if err := create(o.Dir, path); err != nil {
+	if err := createFile(o.Dir, path); err != nil {
 		return nil, err
 	}
 	s := &store{stmts: map[string]*sql.Stmt{}, fault: o.Fault}
@@ -107,7 +104,7 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 		return l, err
 	}
 	// (a) whose file it is
-	version, err := identify(ctx, s.conn, 1+len(o.migrations))
+	version, err := identify(ctx, s.conn)
 	if err != nil {
 		return l, err
 	}
@@ -121,10 +118,7 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 	if err := l.check(ctx); err != nil {
 		return l, err
 	}
-	if err := l.migrate(ctx, path, version); err != nil {
-		return l, err
-	}
-	if l.Reader, err = openReader(o.Dir, 1+len(o.migrations)); err != nil {
+	if l.Reader, err = OpenReader(o.Dir); err != nil {
 		return l, err
 	}
 	// (c) the chain, as far back as a job is open
@@ -140,9 +134,6 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.migrations == nil {
-		o.migrations = migrations()
-	}
 	if o.Retention == 0 {
 		o.Retention = 90 * 24 * time.Hour
 	}
@@ -152,9 +143,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// create makes the file before SQLite does: it would make it readable by all. -wal and -shm copy the mode.
+// createFile makes the file before SQLite does: it would make it readable by all. -wal and -shm copy the mode.
 // An existing file is not opened: closing any descriptor of it drops the locks of this process.
-func create(dir, path string) error {
+func createFile(dir, path string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -215,7 +206,7 @@ func (l *Ledger) claim(ctx context.Context, version int) error {
 		if s.workspace = l.o.Workspace; s.workspace == "" {
 			s.workspace = uuid.NewString()
 		}
-		if err := s.migrate(1, schema, triggers); err != nil {
+		if err := s.create(); err != nil {
 			return err
 		}
 	}
@@ -229,27 +220,11 @@ func (l *Ledger) claim(ctx context.Context, version int) error {
 	return nil
 }
 
-// migrate leads an older ledger to the newest version, after a backup of it.
-func (l *Ledger) migrate(ctx context.Context, path string, version int) error {
-	steps := l.o.migrations
-	if version > 0 && version <= len(steps) { // an earlier attempt may have left half a backup
-		if err := backup(ctx, l.store.conn, path+".v"+strconv.Itoa(version), os.O_TRUNC); err != nil {
-			return err
-		}
-	}
-	for v := max(version, 1); v <= len(steps); v++ {
-		if err := l.store.migrate(v+1, steps[v-1]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// identify returns the version of the schema; 0: an empty file.
-func identify(ctx context.Context, db querier, newest int) (version int, err error) {
+// identify returns the version of the schema; 0: an empty file. An older one would be led to the newest behind check.
+func identify(ctx context.Context, db querier) (version int, err error) {
 	var found [3]int64
 	for i, q := range [...]string{"PRAGMA application_id", "PRAGMA user_version", "SELECT COUNT(*) FROM sqlite_schema"} {
-		if found[i], err = only(query(ctx, db, scanInt, q)); err != nil {
+		if found[i], err = only(query(ctx, db, scan[int64], q)); err != nil {
 			return 0, err
 		}
 	}
@@ -259,7 +234,7 @@ func identify(ctx context.Context, db querier, newest int) (version int, err err
 		return 0, nil
 	case application != applicationID || version == 0:
 		return 0, fmt.Errorf("application id %#x, version %d: %w", application, version, ErrDamaged)
-	case version > newest:
+	case version > schemaVersion:
 		return 0, fmt.Errorf("version %d: %w", version, ErrNewer)
 	}
 	return version, nil
@@ -267,30 +242,31 @@ func identify(ctx context.Context, db querier, newest int) (version int, err err
 
 // set sets a pragma and reads it back: SQLite ignores what it does not know.
 func (p pragma) set(ctx context.Context, db querier) error {
-	if _, err := query(ctx, db, scanText, "PRAGMA "+p.name+" = "+p.value); err != nil {
+	if _, err := query(ctx, db, scan[string], "PRAGMA "+p.name+" = "+p.value); err != nil {
 		return err
 	}
 	return p.check(ctx, db)
 }
 
 func (p pragma) check(ctx context.Context, db querier) error {
-	got, err := query(ctx, db, scanText, "PRAGMA "+p.name)
+	got, err := query(ctx, db, scan[string], "PRAGMA "+p.name)
 	if err == nil && !slices.Equal(got, []string{p.reads}) {
 		err = fmt.Errorf("pragma %s reads %q, not %q", p.name, got, p.reads)
 	}
 	return err
 }
 
-// migrate leads to a version of the schema in one transaction.
-func (s *store) migrate(to int, steps ...string) error {
-	steps = append(steps, fmt.Sprintf("PRAGMA application_id = %d", applicationID), fmt.Sprintf("PRAGMA user_version = %d", to))
+// create makes the tables of a fresh ledger.
+func (s *store) create() error {
 	_, err := s.exec("BEGIN IMMEDIATE")
-	for _, q := range steps {
+	for _, q := range []string{
+		schema, triggers, fmt.Sprintf("PRAGMA application_id = %d", applicationID), fmt.Sprintf("PRAGMA user_version = %d", schemaVersion),
+	} {
 		if err == nil {
 			_, err = s.conn.ExecContext(context.Background(), q)
 		}
 	}
-	if err == nil && to == 1 {
+	if err == nil {
 		_, err = s.exec(sqlClaim, s.workspace)
 	}
 	if err == nil {
@@ -298,7 +274,7 @@ func (s *store) migrate(to int, steps ...string) error {
 	}
 	if err != nil {
 		s.Rollback()
-		return fmt.Errorf("migrate to version %d: %w", to, err)
+		return fmt.Errorf("make the tables: %w", err)
 	}
 	return nil
 }
@@ -323,7 +299,7 @@ func (s *store) redirty(wal string) error {
 
 // check has SQLite look at the whole file, then moves the log into it. A reader in the way is only worth a warning.
 func (l *Ledger) check(ctx context.Context) error {
-	found, err := query(ctx, l.store.conn, scanText, "PRAGMA quick_check(1)")
+	found, err := query(ctx, l.store.conn, scan[string], "PRAGMA quick_check(1)")
 	if err != nil || len(found) != 1 || found[0] != "ok" {
 		return errors.Join(fmt.Errorf("quick check says %q: %w", found, ErrDamaged), err)
 	}

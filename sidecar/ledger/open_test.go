@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -137,14 +138,25 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
+// backup copies a ledger into another directory as an operator does, also beside its writer.
+func backup(t testing.TB, from, to string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(filepath.Join(from, fileName), "ro"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), "VACUUM INTO ?", filepath.Join(to, fileName))
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRestored(t *testing.T) {
 	dir := prepared(t) // epoch 1
 	older := t.TempDir()
 	b := start(t, Options{Dir: dir, LockEpoch: 1})
 	b.want("durable", nil)(b.undo("j2"))
-	if err := b.Backup(t.Context(), filepath.Join(older, fileName)); err != nil {
-		t.Fatal(err)
-	}
+	backup(t, dir, older)
 	// what somebody does who copies the live files, log and all
 	copied := t.TempDir()
 	for _, name := range []string{fileName, fileName + "-wal"} {
@@ -173,13 +185,7 @@ func TestRestored(t *testing.T) {
 	}
 	// the control, ignoreRestoredLedger: whoever does not say what the lock knows is not told
 	again := t.TempDir()
-	r, err := OpenReader(older)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(r.Backup(t.Context(), filepath.Join(again, fileName)), r.Close()); err != nil {
-		t.Fatal(err)
-	}
+	backup(t, older, again)
 	if o := start(t, Options{Dir: again}).Opening(); o.Restored {
 		t.Errorf("got %+v", o)
 	}
@@ -241,39 +247,6 @@ func redirtied(t *testing.T, scene string) error {
 		}
 	}
 	return fmt.Errorf("nothing was written to the ledger:\n%s", trace)
-}
-
-func TestMigration(t *testing.T) {
-	dir := prepared(t)
-	steps := []string{"ALTER TABLE jobs ADD COLUMN note TEXT"}
-	broken := Options{Dir: dir, migrations: []string{steps[0] + "; ALTER TABLE nowhere ADD COLUMN note TEXT"}}
-	if _, err := Open(t.Context(), broken); err == nil {
-		t.Fatal("a broken step passes")
-	}
-	backup := filepath.Join(dir, fileName+".v1") // is there, perhaps half: the next attempt writes it again
-	if err := os.Truncate(backup, 5000); err != nil {
-		t.Fatal(err)
-	}
-	b := start(t, Options{Dir: dir, migrations: steps})
-	if err := raw(t, dir, "SELECT note FROM jobs"); err != nil {
-		t.Error(err)
-	}
-	b.want("durable", nil)(b.undo("j2"))
-	b.verified()
-	b.stop()
-	if _, err := Open(t.Context(), Options{Dir: dir}); !errors.Is(err, ErrNewer) {
-		t.Errorf("the older program: got %v", err)
-	}
-	if _, err := OpenReader(dir); !errors.Is(err, ErrNewer) {
-		t.Errorf("the older reader: got %v", err)
-	}
-	old := memory(t)
-	if err := os.Rename(backup, filepath.Join(old, fileName)); err != nil {
-		t.Fatal(err)
-	}
-	if c := start(t, Options{Dir: old}); c.phase("j2") != "publishing_outputs" {
-		t.Errorf("the backup has j2 in phase %s", c.phase("j2"))
-	}
 }
 
 // TestDisagree: an open job whose phase somebody edited is named at the start; the control is the ledger as it was.
@@ -463,10 +436,10 @@ func TestPrune(t *testing.T) {
 	retire := func(job string) {
 		t.Helper()
 		tk, err := b.Settled(job)
-		b.Flush()
+		b.queue.Flush()
 		b.want("durable", nil)(tk, err)
 		tk, err = b.Retired(job)
-		b.Flush()
+		b.queue.Flush()
 		b.want("durable", nil)(tk, err)
 	}
 	for i := range 4 {
@@ -523,20 +496,16 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestBackupBesideTheWriter: what an operator copies with a client of SQLite opens as it was.
 func TestBackupBesideTheWriter(t *testing.T) {
 	b := start(t, Options{Workspace: "ws"})
 	b.publish("j")
 	dir := t.TempDir()
-	if err := b.Backup(t.Context(), filepath.Join(dir, fileName)); err != nil {
-		t.Fatal(err)
-	}
+	backup(t, b.o.Dir, dir)
 	b.want("durable", nil)(b.commit("j", 0))
 	c := start(t, Options{Dir: dir, Workspace: "ws"})
 	if got := c.phase("j"); got != "publishing_outputs" {
 		t.Errorf("got %s", got)
-	}
-	if err := b.Backup(t.Context(), filepath.Join(dir, fileName)); !errors.Is(err, os.ErrExist) {
-		t.Errorf("over a file: got %v", err)
 	}
 }
 

@@ -17,15 +17,6 @@ const (
 	pruneMax   = 1000
 )
 
-type prunable struct {
-	seq, at int64
-	hash    []byte
-}
-
-func scanPrunable(rows *sql.Rows, p *prunable) error {
-	return rows.Scan(&p.seq, &p.at, &p.hash)
-}
-
 // prune queues the removal of the oldest events, if any are due, and of the jobs that go with their last event.
 // It reports whether it did: there may be more. Errors are left to the next attempt.
 func (l *Ledger) prune() bool {
@@ -37,6 +28,18 @@ func (l *Ledger) prune() bool {
 	return err == nil
 }
 
+// horizon says how far pruning may come.
+type horizon struct {
+	young int64 // the first event that is not too old, of those looked at
+	floor int64 // the first event of a job that is not retired
+	head  int64
+	tombs int64 // sessions whose tombstones are due
+}
+
+func scanHorizon(rows *sql.Rows, h *horizon) error {
+	return rows.Scan(&h.young, &h.floor, &h.head, &h.tombs)
+}
+
 // prunable finds the oldest events that may go: a prefix, so that no wrong clock can take an event from the middle.
 func (l *Ledger) prunable(ctx context.Context) (op batch.Op, err error) {
 	now := l.o.Now()
@@ -45,48 +48,38 @@ func (l *Ledger) prunable(ctx context.Context) (op batch.Op, err error) {
 	if err != nil {
 		return op, err
 	}
-	rows, err := query(ctx, l.db, scanPrunable, sqlPrunable, pruned.Seq, pruneMax)
-	if err != nil {
-		return op, err
-	}
-	head, err := l.Head(ctx)
-	if err != nil {
-		return op, err
-	}
-	floor, err := only(query(ctx, l.db, scanInt, sqlFloor)) // the first event of a job that is not retired
+	last := pruned.Seq + pruneMax
+	h, err := only(query(ctx, l.db, scanHorizon, sqlHorizon, pruned.Seq, last, oldest, tombs))
 	if err != nil {
 		return op, err
 	}
 	to := pruned
-	for _, p := range rows {
-		if young := p.at >= oldest && p.seq > head.Seq-l.o.RetentionEvents; young || p.seq >= floor || p.seq == head.Seq {
-			break
+	last = min(last, max(h.young, h.head-l.o.RetentionEvents+1)-1, h.floor-1, h.head-1)
+	if last > pruned.Seq {
+		hash, err := only(query(ctx, l.db, scan[[]byte], sqlHashOf, last))
+		if err != nil {
+			return op, err
 		}
-		to = audit.Head{Seq: p.seq, Hash: p.hash}
+		to = audit.Head{Seq: last, Hash: hash}
 	}
-	due, err := only(query(ctx, l.db, scanInt, sqlTombs, tombs))
-	if err != nil || due == 0 && to.Seq == pruned.Seq {
-		return op, err
+	if h.tombs == 0 && to.Seq == pruned.Seq {
+		return op, nil
 	}
 	if to.Seq > pruned.Seq {
 		op.Events = []audit.Event{{Kind: audit.LedgerPruned, Data: map[string]any{"pruned_seq": to.Seq, "pruned_hash": hex.EncodeToString(to.Hash)}}}
 	}
-	op.Payload = change(func(s *store, _ int64) error {
-		for _, step := range []struct {
-			query string
-			args  []any
-		}{
-			{sqlMeta, []any{strconv.FormatInt(to.Seq, 10), "pruned_seq"}},
-			{sqlMeta, []any{hex.EncodeToString(to.Hash), "pruned_hash"}},
-			{sqlPruneJobs, []any{to.Seq, to.Seq}},
-			{sqlPruneEvents, []any{to.Seq}},
-			{sqlPruneTombs, []any{tombs}},
-		} {
-			if _, err := s.exec(step.query, step.args...); err != nil {
-				return err
+	op.Payload = change(func(s *store, _ int64) (err error) {
+		do := func(query string, args ...any) {
+			if err == nil {
+				_, err = s.exec(query, args...)
 			}
 		}
-		return nil
+		do(sqlMeta, strconv.FormatInt(to.Seq, 10), "pruned_seq")
+		do(sqlMeta, hex.EncodeToString(to.Hash), "pruned_hash")
+		do(sqlPruneJobs, to.Seq, to.Seq)
+		do(sqlPruneEvents, to.Seq)
+		do(sqlPruneTombs, tombs)
+		return err
 	})
 	return op, nil
 }

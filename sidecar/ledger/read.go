@@ -19,10 +19,7 @@ import (
 const pageSize = 500
 
 // Reader reads a ledger: beside its writer, or from another process.
-type Reader struct {
-	path string
-	db   *sql.DB
-}
+type Reader struct{ db *sql.DB }
 
 // Job is a row of jobs. Times that have not come are zero.
 type Job struct {
@@ -63,29 +60,26 @@ func (r Record) Line() []byte {
 }
 
 // OpenReader opens the ledger in a state directory for reading alone, also while another process owns it.
-func OpenReader(dir string) (*Reader, error) { return openReader(dir, 1+len(migrations())) }
-
-func openReader(dir string, newest int) (*Reader, error) {
+func OpenReader(dir string) (*Reader, error) {
 	path := filepath.Join(dir, fileName)
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
-	r := &Reader{path: path}
-	var err error
-	if r.db, err = sql.Open("sqlite", dsn(path, "ro", readerPragmas()...)); err != nil {
+	db, err := sql.Open("sqlite", dsn(path, "ro", readerPragmas()...))
+	if err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
-	r.db.SetMaxOpenConns(4)
-	r.db.SetMaxIdleConns(4)
-	if version, err := identify(context.Background(), r.db, newest); err != nil || version == 0 {
-		return nil, errors.Join(err, r.db.Close(), fmt.Errorf("open %q: %w", path, ErrNotFound))
+	db.SetMaxOpenConns(4)
+	db.SetMaxIdleConns(4)
+	if version, err := identify(context.Background(), db); err != nil || version == 0 {
+		return nil, errors.Join(err, db.Close(), fmt.Errorf("open %q: %w", path, ErrNotFound))
 	}
 	for _, p := range readerPragmas() {
-		if err := p.check(context.Background(), r.db); err != nil {
-			return nil, errors.Join(err, r.db.Close())
+		if err := p.check(context.Background(), db); err != nil {
+			return nil, errors.Join(err, db.Close())
 		}
 	}
-	return r, nil
+	return &Reader{db}, nil
 }
 
 // Close ends the reads. It may be called while they run: they fail.
@@ -102,13 +96,11 @@ func (r *Reader) Unretired(ctx context.Context) ([]Job, error) {
 }
 
 func (r *Reader) jobs(ctx context.Context, where string) (all []Job, err error) {
-	for after := ""; ; after = all[len(all)-1].ID {
-		page, err := query(ctx, r.db, scanJob, sqlJobs+where+"id > ? ORDER BY id LIMIT ?", after, pageSize)
-		all = append(all, page...)
-		if err != nil || len(page) < pageSize {
-			return all, err
-		}
-	}
+	_, err = pages(ctx, r, scanJob, sqlJobs+where+"id > ? ORDER BY id LIMIT ?", func(j Job) (string, error) {
+		all = append(all, j)
+		return j.ID, nil
+	})
+	return all, err
 }
 
 // Job returns one job, or an error that wraps [ErrNotFound].
@@ -142,7 +134,7 @@ func (r *Reader) Head(ctx context.Context) (audit.Head, error) {
 func (r *Reader) Agent(ctx context.Context) (string, error) { return r.meta(ctx, "agent") }
 
 func (r *Reader) meta(ctx context.Context, key string) (string, error) {
-	return only(query(ctx, r.db, scanText, `SELECT v FROM meta WHERE k = ?`, key))
+	return only(query(ctx, r.db, scan[string], `SELECT v FROM meta WHERE k = ?`, key))
 }
 
 // Events calls fn with every event that q selects, in order. It reads pages of 500 in transactions of their own, so fn
@@ -239,11 +231,8 @@ func scanHead(rows *sql.Rows, h *audit.Head) error {
 	return rows.Scan(&epoch, &h.Seq, &h.Hash)
 }
 
-func scanInt(rows *sql.Rows, n *int64) error { return rows.Scan(n) }
-
-func scanBytes(rows *sql.Rows, b *[]byte) error { return rows.Scan(b) }
-
-func scanText(rows *sql.Rows, s *string) error { return rows.Scan(s) }
+// scan reads rows of one column.
+func scan[T int64 | string | []byte](rows *sql.Rows, v *T) error { return rows.Scan(v) }
 
 func scanJob(rows *sql.Rows, j *Job) error {
 	return rows.Scan(&j.ID, &j.Session, &j.Tool, &j.Principal, &j.Phase, &j.Doc, &j.FirstSeq,

@@ -87,7 +87,11 @@ const (
 	sqlHashOf   = `SELECT hash FROM events WHERE seq = ?`
 	sqlPhases   = `SELECT id, phase, first_seq, (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'commit'), (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'rollback') FROM jobs WHERE id > ? ORDER BY id LIMIT ?`
 	sqlClaims   = `SELECT id, job, generation, state, (SELECT body FROM events e WHERE e.session = sessions.id AND e.kind = 'commit' ORDER BY seq DESC LIMIT 1) FROM sessions WHERE id > ? ORDER BY id LIMIT ?`
-	sqlPrunable = `SELECT seq, at, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?`
-	sqlFloor    = `SELECT COALESCE(MIN(first_seq), 9223372036854775807) FROM jobs WHERE retired_at IS NULL`
-	sqlTombs    = `SELECT COUNT(*) FROM sessions WHERE destroyed_at < ?`
+
+	// + keeps the index on at out of it: at most pruneMax rows are looked at.
+	sqlHorizon = `SELECT
+	(SELECT COALESCE(MIN(seq), 9223372036854775807) FROM events WHERE seq > ? AND seq <= ? AND +at >= ?),
+	(SELECT COALESCE(MIN(first_seq), 9223372036854775807) FROM jobs WHERE retired_at IS NULL),
+	(SELECT COALESCE(MAX(seq), 0) FROM events),
+	(SELECT COUNT(*) FROM sessions WHERE destroyed_at < ?)`
 )

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
@@ -151,7 +149,7 @@ func (r *Reader) verifier(ctx context.Context, from int64) (*audit.Verifier, err
 	}
 	if from > head.Seq {
 		head.Seq = from
-		if head.Hash, err = only(query(ctx, r.db, scanBytes, sqlHashOf, from)); err != nil {
+		if head.Hash, err = only(query(ctx, r.db, scan[[]byte], sqlHashOf, from)); err != nil {
 			return nil, fmt.Errorf("event %d: %w", from, err)
 		}
 	}
@@ -166,7 +164,7 @@ func (r *Reader) verifier(ctx context.Context, from int64) (*audit.Verifier, err
 
 // order replays what a job's events below before say.
 func (r *Reader) order(ctx context.Context, job string, before int64) (o audit.Order, err error) {
-	kinds, err := query(ctx, r.db, scanText, `SELECT kind FROM events WHERE job = ? AND seq < ? ORDER BY seq`, job, before)
+	kinds, err := query(ctx, r.db, scan[string], `SELECT kind FROM events WHERE job = ? AND seq < ? ORDER BY seq`, job, before)
 	for _, k := range kinds {
 		if err == nil {
 			o, err = o.Next(audit.Kind(k))
@@ -192,29 +190,4 @@ func (r *Reader) pruned(ctx context.Context) (head audit.Head, err error) {
 		head.Hash, err = hex.DecodeString(hash)
 	}
 	return head, err
-}
-
-// Backup writes a consistent copy of the ledger to path, which must not exist. It is whole and synced when nil is
-// returned; the writer goes on meanwhile. (VACUUM INTO is refused under query_only, hence a connection of its own.)
-func (r *Reader) Backup(ctx context.Context, path string) error {
-	db, err := sql.Open("sqlite", dsn(r.path, "ro"))
-	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	return errors.Join(backup(ctx, db, path, os.O_EXCL), db.Close())
-}
-
-func backup(ctx context.Context, db interface {
-	ExecContext(context.Context, string, ...any) (sql.Result, error)
-}, path string, how int,
-) error {
-	f, err := os.OpenFile(path, os.O_CREATE|how|os.O_RDWR, 0o600) // SQLite would make it readable by all
-	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	_, err = db.ExecContext(ctx, "VACUUM INTO ?", path)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("backup to %q: %w", path, err)
-	}
-	return syncDir(filepath.Dir(path))
 }
