@@ -6,10 +6,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 // settled makes a world with two commits whose ledger is all in one file.
@@ -176,4 +179,52 @@ func TestLedgerGuardsItself(t *testing.T) {
 		}
 	}
 	w.sound()
+}
+
+// TestRestoredLedger: jobs that an older copy of the ledger calls open were decided since, so they are left alone, with
+// their targets held; directories that it does not know are kept for an operator.
+func TestRestoredLedger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config("queue_timeout: 300ms")
+	copied := filepath.Join(t.TempDir(), "copy")
+	// three goes on after the copy: it is slow to sync build/, between publication and commit
+	ok(t, os.MkdirAll(w.path("ctl"), 0o755))
+	r := w.command(nil, w.shArgs(three, threeOuts...)...).start()
+	w.until("staging", w.staged)
+	detached := w.attach(r, "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=1000000", "-P", w.path("build"))
+	w.write("ctl/go", "")
+	w.until("publication", func() bool { return w.read("new/c.v") == "new\n" })
+	system(t, "cp", "-a", w.path(".eda-sidecar/state"), copied)
+	a := r.wait()
+	detached()
+	w.want(a, exitOK, job.OK)
+	later := w.sh("echo later >{x}", "x=build/b.v")
+	w.want(later, exitOK, job.OK)
+
+	ok(t, os.RemoveAll(w.path(".eda-sidecar/state")))
+	system(t, "cp", "-a", copied, w.path(".eda-sidecar/state"))
+	unchanged := func(when string) {
+		t.Helper()
+		w.is("build/a.v", "new\n", "build/b.v", "later\n", "new/c.v", "new\n")
+		found := w.recovered()
+		if len(found) == 0 || found[0].Job != a.Job || found[0].Resolution != txn.Quarantined {
+			t.Errorf("%s: recovery: %+v", when, found)
+		}
+		if slices.Contains(w.events(a.Job), "rollback") || slices.Contains(w.events(a.Job), "recovered") {
+			t.Errorf("%s: %q", when, w.events(a.Job))
+		}
+		w.is("build/a.v", "new\n", "build/b.v", "later\n", "new/c.v", "new\n")
+	}
+	unchanged("at the first start")
+	if !slices.Contains(w.list(".eda-sidecar/conflicts"), later.Job) {
+		t.Errorf("conflicts/ holds %q, not the directory of the job that the ledger does not know", w.list(".eda-sidecar/conflicts"))
+	}
+	if a := w.sh("echo again >{x}", "x=build/a.v"); a.exit != exitRetry || a.Code != job.Busy {
+		t.Errorf("a call on the target of a quarantined job: %v", a)
+	}
+	unchanged("at a later start")
+	if a := w.do("audit", "verify"); a.exit != exitOK {
+		t.Errorf("audit verify: %v", a)
+	}
 }

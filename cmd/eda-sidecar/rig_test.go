@@ -337,7 +337,7 @@ func (w *world) markedPIDs() (pids []int) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	ok(w.t, err)
 	for _, dir := range dirs {
-		env, _ := os.ReadFile(dir + "/environ") // it may be gone, and then it is not alive
+		env, _ := os.ReadFile(dir + "/environ")  // it may be gone, and then it is not alive
 		argv, _ := os.ReadFile(dir + "/cmdline") // as above
 		if !strings.Contains(string(env)+string(argv), w.mark) {
 			continue

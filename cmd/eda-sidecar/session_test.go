@@ -29,7 +29,7 @@ func TestSession(t *testing.T) {
 		t.Helper()
 		a := w.sh("cat _state.json", session)
 		committed(a)
-		if got, _, _ := strings.Cut(a.Log.Head, "--"); got != want {
+		if got, _, _ := strings.Cut(a.Log.Head, "--"); strings.TrimSpace(got) != want {
 			t.Errorf("the tool sees %q, want %q", got, want)
 		}
 	}
