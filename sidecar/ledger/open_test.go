@@ -317,6 +317,12 @@ func TestReaderAlone(t *testing.T) {
 	if _, err := OpenReader(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
+	if err := raw(t, dir, "PRAGMA user_version = 2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenReader(dir); !errors.Is(err, ErrNewer) {
+		t.Errorf("got %v, want %v", err, ErrNewer)
+	}
 }
 
 // TestOrdersSurvive: what an earlier process wrote of a job decides what may follow in this one.

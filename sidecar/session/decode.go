@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/eda-sidecar/eda-sidecar/internal/strictjson"
 )
@@ -33,9 +35,7 @@ func decode(encoded []byte) (s State, err error) {
 	if err != nil {
 		return s, err
 	}
-	dec := json.NewDecoder(bytes.NewReader(encoded))
-	dec.UseNumber()
-	if err := dec.Decode(&s); err != nil {
+	if err := unmarshal(encoded, &s); err != nil {
 		return s, err
 	}
 	again, err := s.Encode()
@@ -67,9 +67,7 @@ func object(b []byte, limit int) (o map[string]any, err error) {
 	if err := strictjson.Check(b, stateDepth, 0); err != nil {
 		return nil, err
 	}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.UseNumber()
-	if err := dec.Decode(&o); err != nil {
+	if err := unmarshal(b, &o); err != nil {
 		return nil, err
 	}
 	if o == nil {
@@ -78,25 +76,28 @@ func object(b []byte, limit int) (o map[string]any, err error) {
 	return o, nil
 }
 
+// unmarshal keeps numbers as they are written.
+func unmarshal(b []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	return dec.Decode(v)
+}
+
 func cloneObject(o map[string]any) map[string]any {
-	if o == nil {
-		return nil
+	c := maps.Clone(o)
+	for key, e := range c {
+		c[key] = cloneValue(e)
 	}
-	c, _ := cloneValue(o).(map[string]any) // a map gives a map
 	return c
 }
 
 func cloneValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		c := make(map[string]any, len(v))
-		for key, e := range v {
-			c[key] = cloneValue(e)
-		}
-		return c
+		return cloneObject(v)
 	case []any:
-		c := make([]any, len(v))
-		for i, e := range v {
+		c := slices.Clone(v)
+		for i, e := range c {
 			c[i] = cloneValue(e)
 		}
 		return c

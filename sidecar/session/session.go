@@ -76,24 +76,32 @@ func (s State) Clone() State {
 	return c
 }
 
+// filled returns s with an empty map for each that is nil.
+func (s State) filled() State {
+	if s.Vars == nil {
+		s.Vars = map[string]any{}
+	}
+	if s.Artifacts == nil {
+		s.Artifacts = map[string]Artifact{}
+	}
+	if s.Last == nil {
+		s.Last = map[string]Last{}
+	}
+	return s
+}
+
 // Apply returns the state after d; s stays as it is. The error wraps [ErrKey], [ErrLimit] or [ErrState].
 func (s State) Apply(d Delta) (State, error) {
-	next := s.Clone()
+	next := s.Clone().filled()
 	for _, key := range slices.Sorted(maps.Keys(d.Patch)) {
 		if !d.Keys.Any && !slices.Contains(d.Keys.Names, key) {
 			return State{}, fmt.Errorf("apply %q: %w", key, ErrKey)
 		}
 	}
 	next.Vars = mergePatch(next.Vars, d.Patch)
-	if next.Artifacts == nil {
-		next.Artifacts = map[string]Artifact{}
-	}
 	maps.Copy(next.Artifacts, d.Artifacts)
 	next.dropOldest()
 	if d.Tool != "" {
-		if next.Last == nil {
-			next.Last = map[string]Last{}
-		}
 		next.Last[d.Tool] = d.Last
 	}
 	encoded, err := next.Encode()
@@ -141,15 +149,7 @@ func (s *State) dropOldest() {
 
 // Encode returns the state as it is stored: JSON with sorted members. The error wraps [ErrLimit].
 func (s State) Encode() ([]byte, error) {
-	if s.Vars == nil {
-		s.Vars = map[string]any{}
-	}
-	if s.Artifacts == nil {
-		s.Artifacts = map[string]Artifact{}
-	}
-	if s.Last == nil {
-		s.Last = map[string]Last{}
-	}
+	s = s.filled()
 	if len(s.Vars) > MaxVars || len(s.Artifacts) > MaxArtifacts {
 		return nil, fmt.Errorf("encode: %d vars, %d artifacts: %w", len(s.Vars), len(s.Artifacts), ErrLimit)
 	}
