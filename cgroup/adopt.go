@@ -31,9 +31,6 @@ func (p *Parent) Leftovers(ctx context.Context) ([]Ref, error) {
 	for g := range p.groups {
 		ours[g.ref.Inode] = true
 	}
-	for g := range p.removing {
-		ours[g.ref.Inode] = true
-	}
 	p.mu.Unlock()
 	var refs []Ref
 	for _, name := range names {
@@ -83,7 +80,7 @@ func (p *Parent) Adopt(ctx context.Context, r Ref) (Adopted, error) {
 			return confined("another cgroup namespace")
 		}
 		return empty(witness.Gone) // the kernel removes no group with a live task, and groups are never renamed
-	case g.ref.Inode != 0 && g.ref.Inode != r.Inode && !p.o.off.inode:
+	case g.ref.Inode != 0 && g.ref.Inode != r.Inode:
 		g.closeFiles()
 		return confined("another group has its name")
 	case err != nil:
@@ -92,40 +89,29 @@ func (p *Parent) Adopt(ctx context.Context, r Ref) (Adopted, error) {
 	}
 	g.ref.Node, g.ref.CgroupNS = r.Node, r.CgroupNS // the proof must be one for r
 	g.closed = true
-	p.mu.Lock()
-	p.groups[g] = struct{}{}
-	p.mu.Unlock()
+	p.note(g, time.Time{})
 	return Adopted{Group: g}, ctx.Err()
 }
 
-// Sweep takes an unproven group: it kills and looks again, after 1 s, doubling to 30 s, until the proof, for which proved
-// is called once, or until Close. It returns at once.
+// Sweep takes an unproven group: it kills and looks again, with pauses of 1 s, doubling to 30 s, until the proof, for which
+// proved is called once, or until Close. It returns at once.
 func (p *Parent) Sweep(g *Group, proved func(Empty)) {
-	p.mu.Lock()
-	p.unproven++
-	p.mu.Unlock()
-	p.wg.Go(func() {
-		defer func() {
-			p.mu.Lock()
-			p.unproven--
-			p.mu.Unlock()
-		}()
-		for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
-			select {
-			case <-p.ctx.Done():
-				return
-			case <-time.After(pause):
-			}
-			_, _ = g.Kill(p.ctx) // WaitEmpty says what matters
-			ctx, cancel := context.WithTimeout(p.ctx, time.Second)
-			empty, err := g.WaitEmpty(ctx)
-			cancel()
-			if err == nil {
-				proved(empty)
-				return
-			}
+	count := func(n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.unproven += n
+	}
+	count(1)
+	p.insist(time.Second, func() bool {
+		_, _ = g.Kill(p.ctx) // WaitEmpty says what matters
+		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
+		defer cancel()
+		empty, err := g.WaitEmpty(ctx)
+		if err == nil {
+			proved(empty)
 		}
-	})
+		return err == nil
+	}, func() { count(-1) })
 }
 
 // Remove removes the group's directory, in the background: Linux 6.19 and later can sleep in rmdir uninterruptibly.
@@ -138,29 +124,16 @@ func (g *Group) Remove(e Empty) {
 		return
 	}
 	g.gone, g.closed = true, true
-	p.mu.Lock()
-	delete(p.groups, g)
-	p.removing[g] = time.Now()
-	p.mu.Unlock()
-	p.wg.Go(func() {
-		defer func() {
-			g.closeFiles()
-			p.mu.Lock()
-			delete(p.removing, g)
-			p.mu.Unlock()
-		}()
-		for pause := time.Millisecond; ; pause = min(2*pause, 30*time.Second) {
-			p.slots <- struct{}{}
-			err := g.rmdir()
-			<-p.slots
-			if err == nil || p.ctx.Err() != nil {
-				return
-			}
-			select {
-			case <-p.ctx.Done(): // one more try, then the next start's sweep
-			case <-time.After(pause):
-			}
-		}
+	p.note(g, time.Now())
+	p.insist(time.Millisecond, func() bool {
+		p.slots <- struct{}{}
+		defer func() { <-p.slots }()
+		return g.rmdir() == nil
+	}, func() {
+		g.closeFiles()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.groups, g)
 	})
 }
 

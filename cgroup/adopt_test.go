@@ -128,12 +128,12 @@ func TestAnotherInodeIsNeverKilled(t *testing.T) {
 	if err != nil || !a.Confined.Covers(old) || len(w.marked()) != 1 {
 		t.Errorf("%+v, %v, alive %v", a, err, w.marked())
 	}
-	w.p.o.off.inode = true // control
+	old.Inode = g.Ref().Inode // control
 	a, err = w.p.Adopt(t.Context(), old)
 	ok(t, err)
 	w.prove(a.Group)
 	if len(w.marked()) > 0 {
-		t.Error("control: without the inode the stranger must die")
+		t.Error("control: but for the inode the stranger must die")
 	}
 	a.Group.Remove(w.prove(a.Group))
 	g.Remove(w.prove(g))

@@ -106,8 +106,10 @@ func lacks(abi int) (text string) {
 
 // reachableSockets lists sockets of services that start processes for whoever may write to them.
 func reachableSockets() (found []string) {
-	for _, pattern := range []string{"/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock",
-		"/run/dbus/system_bus_socket", "/run/user/*/bus", "/run/user/*/systemd/private", "/run/user/*/podman/podman.sock"} {
+	for _, pattern := range []string{
+		"/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock",
+		"/run/dbus/system_bus_socket", "/run/user/*/bus", "/run/user/*/systemd/private", "/run/user/*/podman/podman.sock",
+	} {
 		paths, _ := filepath.Glob(pattern) // the pattern is well-formed
 		for _, p := range paths {
 			if unix.Access(p, unix.W_OK) == nil {

@@ -2,7 +2,6 @@ package cgroup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -57,7 +56,7 @@ func (p *Parent) Create(ctx context.Context, job string, step int, l Limits) (*G
 	}) {
 		return nil, fmt.Errorf("create group %q: %w", name, fs.ErrInvalid)
 	}
-	if err := unix.Mkdirat(fd(p.middle), name, 0o755); err != nil && !(p.o.off.exclusive && errors.Is(err, unix.EEXIST)) {
+	if err := unix.Mkdirat(fd(p.middle), name, 0o755); err != nil {
 		return nil, fmt.Errorf("create group %q: %w", name, err)
 	}
 	g, err := p.openGroup(p.middle, path.Join(p.site.Base, path.Base(p.caps.Dir), name))
@@ -72,9 +71,7 @@ func (p *Parent) Create(ctx context.Context, job string, step int, l Limits) (*G
 		_ = unix.Unlinkat(fd(p.middle), name, unix.AT_REMOVEDIR) // made above, holds nothing
 		return nil, fmt.Errorf("create group %q: %w", name, err)
 	}
-	p.mu.Lock()
-	p.groups[g] = struct{}{}
-	p.mu.Unlock()
+	p.note(g, time.Time{})
 	return g, nil
 }
 
@@ -181,9 +178,9 @@ func (g *Group) Terminate(ctx context.Context, grace time.Duration) (Empty, erro
 
 // descendantsLocked counts the processes in the group beside the leader. A hint for people, never a proof.
 func (g *Group) descendantsLocked() (d Descendants) {
-	leader := 0
-	if g.process != nil {
-		leader = g.process.alivePID()
+	leader := ""
+	if g.process != nil && !isClosed(g.process.reaped) {
+		leader = strconv.Itoa(g.process.pid)
 	}
 	data, more, err := readAll(g.procs, 64<<10)
 	if err != nil {
@@ -191,7 +188,7 @@ func (g *Group) descendantsLocked() (d Descendants) {
 	}
 	d.AtLeast = more
 	for pid := range strings.FieldsSeq(string(data)) {
-		if pid == strconv.Itoa(leader) {
+		if pid == leader {
 			continue
 		}
 		d.Count++

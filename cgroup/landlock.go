@@ -42,8 +42,10 @@ const (
 // handledFS returns all file rights that an ABI knows.
 func handledFS(abi int) uint64 {
 	all := uint64(unix.LANDLOCK_ACCESS_FS_MAKE_SYM)<<1 - 1 // ABI 1: EXECUTE to MAKE_SYM
-	for since, right := range [...]uint64{2: unix.LANDLOCK_ACCESS_FS_REFER, 3: unix.LANDLOCK_ACCESS_FS_TRUNCATE,
-		5: unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, 9: unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX} {
+	for since, right := range [...]uint64{
+		2: unix.LANDLOCK_ACCESS_FS_REFER, 3: unix.LANDLOCK_ACCESS_FS_TRUNCATE,
+		5: unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, 9: unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX,
+	} {
 		if abi >= since {
 			all |= right
 		}

@@ -18,7 +18,8 @@ func allLimits() Limits {
 		CPU:    &specs.LinuxCPU{Quota: ptr(int64(150000)), Period: ptr(uint64(100000)), Shares: ptr(uint64(1024))},
 		Pids:   &specs.LinuxPids{Limit: ptr(int64(300))},
 		BlockIO: &specs.LinuxBlockIO{ThrottleReadBpsDevice: []specs.LinuxThrottleDevice{
-			func() (d specs.LinuxThrottleDevice) { d.Major, d.Minor, d.Rate = 8, 0, 1048576; return d }()}},
+			func() (d specs.LinuxThrottleDevice) { d.Major, d.Minor, d.Rate = 8, 0, 1048576; return d }(),
+		}},
 	}}
 }
 

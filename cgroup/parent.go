@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -41,8 +40,6 @@ type switches struct {
 	abi         int      // highest Landlock ABI to use; 0 = the kernel's
 	clone3      error    // what clone3 answers
 	controllers []string // wanted controllers, instead of the product's
-	exclusive   bool     // Create adopts what exists
-	inode       bool     // Adopt takes any inode of that name
 	readBack    bool     // limits are not read back
 	steal       bool     // the reaper takes every zombie, as wait4(-1) would
 }
@@ -96,9 +93,8 @@ type Parent struct {
 	slots     chan struct{}  // removals that may run at once
 
 	mu       sync.Mutex
-	groups   map[*Group]struct{}  // guarded by mu: open ones, until their removal
 	unproven int                  // guarded by mu: groups being swept
-	removing map[*Group]time.Time // guarded by mu: since when
+	groups   map[*Group]time.Time // guarded by mu: made or adopted, and not removed yet: since when that is tried; zero = it is not
 }
 
 // Open prepares the place for groups: moves us out of the way if controllers are to be enabled, enables them, makes our
@@ -115,7 +111,7 @@ func Open(ctx context.Context, o Options) (*Parent, error) {
 }
 
 func newParent(ctx context.Context, o Options) *Parent {
-	p := &Parent{o: o, slots: make(chan struct{}, 8), groups: map[*Group]struct{}{}, removing: map[*Group]time.Time{}}
+	p := &Parent{o: o, slots: make(chan struct{}, 8), groups: map[*Group]time.Time{}}
 	p.reaper = &reaper{p: p, poke: make(chan struct{}, 1), leaders: map[int]bool{}, escaped: map[int]Survivor{}}
 	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return p
@@ -127,8 +123,10 @@ func (p *Parent) open(ctx context.Context) (reasons []Reason) {
 	p.caps.UID, p.caps.Bounding = unix.Geteuid(), canDropBounding()
 	p.caps.LandlockABI = landlockABI(p.o.off.abi)
 	if p.caps.LandlockABI < minABI {
-		reasons = append(reasons, Reason{"landlock", fmt.Sprintf("Landlock ABI is %d, %d is needed", p.caps.LandlockABI, minABI), "",
-			"use Linux 6.2 or later with landlock in the lsm= boot parameter, and a seccomp profile that permits it"})
+		reasons = append(reasons, Reason{
+			"landlock", fmt.Sprintf("Landlock ABI is %d, %d is needed", p.caps.LandlockABI, minABI), "",
+			"use Linux 6.2 or later with landlock in the lsm= boot parameter, and a seccomp profile that permits it",
+		})
 	}
 	var err error
 	var refused *UnavailableError
@@ -380,11 +378,36 @@ func (p *Parent) Stats() Stats {
 	s.Escapes, s.Escaped = p.reaper.escapes()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.Groups, s.Unproven, s.Removing = len(p.groups), p.unproven, len(p.removing)
-	for since := range maps.Values(p.removing) {
-		s.OldestRemoval = max(s.OldestRemoval, time.Since(since))
+	s.Unproven = p.unproven
+	for _, since := range p.groups {
+		if since.IsZero() {
+			s.Groups++
+		} else {
+			s.Removing++
+			s.OldestRemoval = max(s.OldestRemoval, time.Since(since))
+		}
 	}
 	return s
+}
+
+// note says since when g is being removed; zero: it is not.
+func (p *Parent) note(g *Group, removing time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.groups[g] = removing
+}
+
+// insist calls try in the background until it says that it is done, with pauses that double to 30 s, and once more at Close.
+func (p *Parent) insist(pause time.Duration, try func() (done bool), end func()) {
+	p.wg.Go(func() {
+		defer end()
+		for ; !try() && p.ctx.Err() == nil; pause = min(2*pause, 30*time.Second) {
+			select {
+			case <-p.ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
 }
 
 // Close ends sweepers and reaper, waits for removals until ctx ends, and removes our directory if it is empty.

@@ -98,10 +98,20 @@ func TestOnlyTheJobIsWritable(t *testing.T) {
 func TestTheJobIsUsable(t *testing.T) {
 	w := newWorld(t, Options{})
 	for _, c := range []struct{ op, path string }{
-		{"create", filepath.Join(w.s0, "out")}, {"write", filepath.Join(w.s0, "out")}, {"truncate", filepath.Join(w.s0, "out")},
-		{"link", filepath.Join(w.s0, "out")}, {"rename", filepath.Join(w.s0, "out")}, {"mkdir", filepath.Join(w.work, "d")},
-		{"symlink", filepath.Join(w.work, "l")}, {"read", w.target}, {"read", filepath.Join(w.ws, "sub", "input")}, {"list", w.ws},
-		{"write", "/dev/null"}, {"read", "/etc/passwd"}, {"read", "/proc/self/environ"}, {"exec", "/bin/true"},
+		{"create", filepath.Join(w.s0, "out")},
+		{"write", filepath.Join(w.s0, "out")},
+		{"truncate", filepath.Join(w.s0, "out")},
+		{"link", filepath.Join(w.s0, "out")},
+		{"rename", filepath.Join(w.s0, "out")},
+		{"mkdir", filepath.Join(w.work, "d")},
+		{"symlink", filepath.Join(w.work, "l")},
+		{"read", w.target},
+		{"read", filepath.Join(w.ws, "sub", "input")},
+		{"list", w.ws},
+		{"write", "/dev/null"},
+		{"read", "/etc/passwd"},
+		{"read", "/proc/self/environ"},
+		{"exec", "/bin/true"},
 	} {
 		if got := w.run(w.command("attack", c.op, c.path)); c.op != "exec" && !slices.Equal(got, []string{"OK"}) || len(got) > 1 {
 			t.Errorf("%s %s: %q", c.op, c.path, got)
@@ -216,8 +226,10 @@ func TestWhatAToolSees(t *testing.T) {
 	if !slices.Equal(env, c.Env) {
 		t.Errorf("environment %q, want %q", env, c.Env)
 	}
-	for key, want := range map[string]string{"tty ": "EACCES", "CapEff:": "0000000000000000", "CapPrm:": "0000000000000000", "CapBnd:": "0000000000000000",
-		"CapInh:": "0000000000000000", "CapAmb:": "0000000000000000", "NoNewPrivs:": "1", "Groups:": "", "Uid:": "0 0 0 0"} {
+	for key, want := range map[string]string{
+		"tty ": "EACCES", "CapEff:": "0000000000000000", "CapPrm:": "0000000000000000", "CapBnd:": "0000000000000000",
+		"CapInh:": "0000000000000000", "CapAmb:": "0000000000000000", "NoNewPrivs:": "1", "Groups:": "", "Uid:": "0 0 0 0",
+	} {
 		if got := value(key); got != want {
 			t.Errorf("%s %q, want %q", key, got, want)
 		}

@@ -96,16 +96,6 @@ func (p *Process) signal(sig unix.Signal) {
 	}
 }
 
-// alivePID returns the leader's pid, 0 once it was reaped.
-func (p *Process) alivePID() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.dead {
-		return 0
-	}
-	return p.pid
-}
-
 // PID returns the leader's process id, for people: it may belong to another process once the leader was reaped.
 func (p *Process) PID() int { return p.pid }
 

@@ -99,9 +99,11 @@ func (w *world) create() *Group {
 }
 
 func (w *world) command(args ...string) Command {
-	return Command{Path: selfExe, Args: append([]string{villainName}, args...), Dir: w.work, Linger: NoLinger,
+	return Command{
+		Path: selfExe, Args: append([]string{villainName}, args...), Dir: w.work, Linger: NoLinger,
 		Env:     append(BaseEnv(filepath.Join(w.job, "tmp"), "/usr/bin:/bin"), w.mark),
-		Sandbox: Sandbox{Job: []string{w.work, w.s0}, Workspace: w.ws, UID: -1, GID: -1}}
+		Sandbox: Sandbox{Job: []string{w.work, w.s0}, Workspace: w.ws, UID: -1, GID: -1},
+	}
 }
 
 // start starts a villain in a group of its own.
