@@ -339,18 +339,16 @@ func (d *declaration) fill(a Args, text, language string) (string, error) {
 
 // spelled returns the words that a parameter's value is written in.
 func (a Args) spelled(p Param) []string {
-	switch v := a.values[p.Name].(type) {
-	case []string:
-		return slices.Clone(v)
-	case string:
-		if p.Kind == Output {
-			return []string{a.Staged(p.Name)}
-		}
-		return []string{v}
-	case int64, bool:
+	v := a.values[p.Name]
+	switch {
+	case v == nil:
+		return nil
+	case p.Kind == Output:
+		return []string{a.Staged(p.Name)}
+	case p.Kind == Int || p.Kind == Bool:
 		return []string{fmt.Sprint(v)}
 	}
-	return nil
+	return a.Texts(p.Name)
 }
 
 // quote writes one value into a text of the language, or returns false if nothing makes it harmless there.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"regexp"
@@ -35,7 +36,7 @@ type Param struct {
 	Doc      string // unit, allowed values, an example
 	Trust    Trust  // of a call that gives it; empty: the tool's
 	Required bool
-	Default  any  // string, []string, int or bool; nil: none
+	Default  any  // string, []string, int64 or bool; nil: none
 	List     bool // of Input, InputDir and Text
 
 	Min, Max int64    // count of a list (Max 0: 256), or the range of an Int, inclusive
@@ -89,8 +90,16 @@ func (a Args) Has(name string) bool { _, ok := a.values[name]; return ok }
 // Text returns a text or enum, or the empty string.
 func (a Args) Text(name string) string { s, _ := a.values[name].(string); return s } // absent: empty
 
-// Texts returns a list of texts, or nil.
-func (a Args) Texts(name string) []string { s, _ := a.values[name].([]string); return s } // absent: nil
+// Texts returns the texts of a list, or the one text of a parameter that is none; nil if there is no value.
+func (a Args) Texts(name string) []string {
+	switch v := a.values[name].(type) {
+	case []string:
+		return slices.Clone(v)
+	case string:
+		return []string{v}
+	}
+	return nil
+}
 
 // Int returns an int, or 0.
 func (a Args) Int(name string) int64 { n, _ := a.values[name].(int64); return n } // absent: 0
@@ -99,12 +108,7 @@ func (a Args) Int(name string) int64 { n, _ := a.values[name].(int64); return n 
 func (a Args) Bool(name string) bool { b, _ := a.values[name].(bool); return b } // absent: false
 
 // Inputs returns the paths of an input parameter as the tool is to be told them: workspace-relative, the same from work/.
-func (a Args) Inputs(name string) []string {
-	if s := a.Text(name); s != "" {
-		return []string{s}
-	}
-	return a.Texts(name)
-}
+func (a Args) Inputs(name string) []string { return a.Texts(name) }
 
 // InputDirs returns the paths of an input_dir parameter.
 func (a Args) InputDirs(name string) []string { return a.Inputs(name) }
@@ -179,7 +183,7 @@ func (t *Tool) Decode(raw map[string]json.RawMessage) (Args, error) {
 			if p.Required {
 				errs = append(errs, badArg(p.Name, "is required: %s", p.Doc))
 			} else if p.Default != nil {
-				a.values[p.Name] = defaultValue(p.Default)
+				a.values[p.Name] = p.Default
 			}
 			continue
 		}
@@ -232,14 +236,6 @@ func (a *Args) place(params []Param) (errs []error) {
 func (p Param) maxBytes() int64 { return cmp.Or(p.MaxBytes, 64<<20) }
 func (p Param) maxCount() int64 { return cmp.Or(p.Max, 256) }
 func (p Param) maxLength() int  { return cmp.Or(p.MaxLength, 256) }
-
-// defaultValue is a Param's Default as a value of Args.
-func defaultValue(d any) any {
-	if n, ok := d.(int); ok {
-		return int64(n)
-	}
-	return d
-}
 
 func (p Param) decode(raw json.RawMessage) (any, error) {
 	if !p.List {
@@ -357,13 +353,11 @@ func noControls(s string) error {
 // relative checks the syntax that all paths share.
 func relative(s string) error {
 	switch {
-	case s == "":
-		return errors.New("empty path")
 	case len(s) > 1024:
 		return fmt.Errorf("%d bytes long, a path has at most 1024", len(s))
 	case strings.HasPrefix(s, "/"):
 		return fmt.Errorf("%q is absolute; paths are relative to the workspace", s)
-	case path.Clean(s) != s || s == "." || s == ".." || strings.HasPrefix(s, "../"):
+	case !fs.ValidPath(s) || s == ".":
 		return fmt.Errorf("%q: a path has no empty, \".\" or \"..\" component", s)
 	case s == ".eda-sidecar" || strings.HasPrefix(s, ".eda-sidecar/"):
 		return fmt.Errorf("%q belongs to the sidecar", s)

@@ -265,32 +265,29 @@ func checkVVP(s *source, _ want) error {
 	if !whole || !bytes.HasPrefix(first, []byte("#!")) || !bytes.HasSuffix(first, []byte("vvp")) {
 		return notWhole("its first line is not that of a vvp program")
 	}
-	version, want, names := false, -1, 0
+	version, names := false, -1 // how many file names are to come; -1: before their table
 	for {
 		line, whole := s.line()
 		switch {
-		case line == nil:
-			if !version || want < 0 || names != want {
-				return notWhole("the table of file names is not complete")
-			}
+		case line == nil && version && names == 0:
 			return nil
+		case line == nil:
+			return notWhole("the table of file names is not complete")
 		case !whole:
 			return notWhole("ends inside a line")
-		case want >= 0:
+		case names >= 0:
 			quoted := bytes.TrimSpace(line)
-			if len(quoted) < 3 || quoted[0] != '"' || !bytes.HasSuffix(quoted, []byte(`";`)) {
+			if names--; names < 0 || len(quoted) < 3 || quoted[0] != '"' || !bytes.HasSuffix(quoted, []byte(`";`)) {
 				return notWhole("the table of file names is not last")
 			}
-			names++
 		case bytes.HasPrefix(line, []byte(":ivl_version ")):
 			version = true
 		case bytes.HasPrefix(line, []byte(":file_names ")):
 			digits, ok := bytes.CutSuffix(line[len(":file_names "):], []byte(";"))
-			n, err := strconv.Atoi(string(digits))
-			if !ok || err != nil || n < 0 {
+			n, err := strconv.ParseUint(string(digits), 10, 31)
+			if names = int(n); !ok || err != nil {
 				return notWhole("the table of file names has no length")
 			}
-			want = n
 		}
 	}
 }
