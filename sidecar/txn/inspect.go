@@ -267,16 +267,21 @@ func (t *Txn) collect(name string, slot durable.Name) error {
 // mode is what a published object may have: the tool's permission bits, less our umask.
 func (t *Txn) mode(st durable.Stat) uint32 { return st.Mode & 0o777 &^ umask }
 
+// owner returns whose a new object in a directory is; -1: ours.
+func (w *Workspace) owner(dir durable.Stat) (uid, gid int) {
+	if dir.Mode&setgid != 0 {
+		return w.o.ToolUID, int(dir.GID)
+	}
+	return w.o.ToolUID, w.o.ToolGID
+}
+
 // normalise gives a staged object the attributes of a new one in its target's parent: rename keeps those of staging.
 func (t *Txn) normalise(i int, h durable.Handle, st durable.Stat) error {
 	parent := t.a.targets[i].dir
 	at := durable.Name{Dir: h}
-	gid := t.w.o.ToolGID
-	if parent.st.Mode&0o2000 != 0 {
-		gid = int(parent.st.GID)
-	}
-	if t.w.o.ToolUID >= 0 && uint32(t.w.o.ToolUID) != st.UID || gid >= 0 && uint32(gid) != st.GID {
-		if err := t.w.chown(at, t.w.o.ToolUID, gid); err != nil {
+	uid, gid := t.w.owner(parent.st)
+	if uid >= 0 && uint32(uid) != st.UID || gid >= 0 && uint32(gid) != st.GID {
+		if err := t.w.chown(at, uid, gid); err != nil {
 			return err
 		}
 	}

@@ -179,7 +179,8 @@ func (t *Txn) parent(i int) (*openDir, error) {
 	for _, p := range tg.missing {
 		if t.a.dirs[p] == nil { // once a job
 			at := durable.Name{Dir: d.h, Name: jobPath(p)[len(jobPath(p))-1]}
-			if err := t.w.mkdir(at, 0o777&^umask, t.w.o.ToolUID, t.w.o.ToolGID); err != nil {
+			uid, gid := t.w.owner(d.st)
+			if err := t.w.mkdir(at, 0o777&^umask|d.st.Mode&setgid, uid, gid); err != nil {
 				if exists(err) {
 					err = errors.Join(errMoved, err)
 				}

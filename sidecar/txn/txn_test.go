@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/cgroup/cgrouptest"
@@ -566,4 +567,30 @@ func TestScratch(t *testing.T) {
 	}
 	must(t, l.tx.Discard(l.proofs))
 	l.clean()
+}
+
+// TestMadeParentsBelong: a directory that publication makes is what mkdir in a setgid directory makes: of its group, and setgid.
+func TestMadeParentsBelong(t *testing.T) {
+	l := newLab(t, durable.OS(), Options{ToolUID: 1234, ToolGID: 1234})
+	must(t, os.Mkdir(l.path("shared"), 0o755))
+	must(t, os.Chown(l.path("shared"), 0, 4321))
+	must(t, os.Chmod(l.path("shared"), 0o775|fs.ModeSetgid))
+	must(t, l.admit(Spec{Name: "x", Target: "shared/new/x", Kind: File, MakeParents: true}, Spec{Name: "y", Target: "plain/y", Kind: File, MakeParents: true}))
+	must(t, l.begin(BeginOptions{}))
+	l.tool()
+	must(t, errors.Join(l.inspect(), l.seal(), l.tx.Exchange(l.proofs)))
+	for _, tt := range []struct {
+		name     string
+		mode     uint32
+		uid, gid uint32
+	}{
+		{"shared/new", 0o2755, 1234, 4321},
+		{"plain", 0o755, 1234, 1234},
+	} {
+		var st unix.Stat_t
+		must(t, unix.Stat(l.path(tt.name), &st))
+		if st.Mode&0o7777 != tt.mode || st.Uid != tt.uid || st.Gid != tt.gid {
+			t.Errorf("%s has mode %o, owner %d:%d; want %o, %d:%d", tt.name, st.Mode&0o7777, st.Uid, st.Gid, tt.mode, tt.uid, tt.gid)
+		}
+	}
 }

@@ -18,6 +18,9 @@ import (
 // umask is that of published files and of the directories made for them.
 const umask = 0o022
 
+// setgid of a directory: what is made in it has its group, and a directory the bit (inode(7)).
+const setgid = 0o2000
+
 // scratch is the prefix of a read job's directory in jobs/.
 const scratch = "r-"
 
