@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -278,10 +279,5 @@ func (o *osFS) Barrier(_ Site, ops ...func() error) error {
 	}
 	errs[0] = ops[0]()
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
