@@ -401,6 +401,9 @@ func TestDeclaredVerdicts(t *testing.T) {
 		{"no-output", "print('END')", Invalid, "", "out", ""},
 		{"other-output", "import sys\nopen(sys.argv[1], 'w').write('bad\\n')\nprint('END')", Invalid, "", "out", ""},
 		{"bad-state", whole + "open('_state.next.json','w').write('[1]'); print('END')", Invalid, "", nextState, ""},
+		{"null-state", whole + "open('_state.next.json','w').write('null'); print('END')", Invalid, "", nextState, ""},
+		{"empty-state", whole + "open('_state.next.json','w').write('{}'); print('END')", OK, "", "", "{}"},
+		{"linked-state", whole + "import os; os.symlink('s.py', '_state.next.json'); print('END')", Invalid, "", nextState, ""},
 		{"big-state", whole + "open('_state.next.json','w').write('{\"k\": \"' + 'x'*70000 + '\"}'); print('END')", Invalid, "", nextState, ""},
 		{"state-but-failed", whole + "open('_state.next.json','w').write('{\"k\": 2}'); sys.exit(2)", Failed, "", "", ""},
 	} {

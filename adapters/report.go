@@ -23,10 +23,10 @@ const (
 // nextState is what a process writes to change the session's vars, in work/.
 const nextState = "_state.next.json"
 
-// readNextState returns the merge patch that the processes left in work/, or nil.
+// readNextState returns the merge patch that the processes left in work/, or nil. Package session is stricter about what is in it.
 func readNextState(staged fs.FS) (json.RawMessage, error) {
 	name := jobPath(nextState)
-	err := checkFile(staged, name, want{kind: KindJSON})
+	err := checkFile(staged, name, want{kind: KindFile})
 	if errors.Is(err, ErrMissing) {
 		return nil, nil
 	}
@@ -34,8 +34,9 @@ func readNextState(staged fs.FS) (json.RawMessage, error) {
 		return nil, err
 	}
 	text, err := readSmall(staged, name, maxState)
-	if err == nil && bytes.TrimSpace(text)[0] != '{' {
-		err = notWhole("not an object")
+	var patch map[string]json.RawMessage // an empty one changes nothing
+	if err == nil && (json.Unmarshal(text, &patch) != nil || patch == nil) {
+		err = notWhole("not a JSON object")
 	}
 	return text, err
 }
