@@ -20,7 +20,7 @@
 //   - G6: a tool is born inside its group, writes only below its job's directories, cannot leave the group, read the state or
 //     signal us; it has no capability, no terminal, no descriptor but 0, 1, 2 and no variable that was not given:
 //     TestOnlyTheJobIsWritable, TestToolCannotLeaveItsGroup, TestWhatAToolSees, TestInheritedDescriptor.
-//   - G7: output costs 256 KiB of memory whatever is printed, and nothing waits for its end of file: TestFloodAndHeldPipe,
+//   - G7: output costs less than 512 KiB of memory whatever is printed, and nothing waits for its end of file: TestFloodAndHeldPipe,
 //     TestDrainIsBounded. Every wait has a deadline.
 //   - G8: without a writable cgroup v2, cgroup.kill, Landlock ABI 3 and a self-test that ends in a proof, [Open] fails with
 //     every reason and its fix: TestDiscover, TestGrants, TestSelfTestIsRefused. A limit that is set is read back: TestDroppedLimitIsAnError.
@@ -32,7 +32,7 @@
 //
 // Landlock does not cover chmod, chown, utime, setxattr or flock of files of the tool's uid, nor, below the ABI named by
 // [Doctor], TCP, signals and sockets. A service that starts processes for a tool (docker, cron, ssh) is out of sight. RLIMIT_FSIZE
-// and oom_score_adj come a moment after the exec, but for the shim. Start's success does not mean that the tool ran. What an
+// and oom_score_adj come a moment after the exec. Start's success does not mean that the tool ran. What an
 // outside process was handed, an open descriptor, say, outlives the proof. A group's leader in kernel state D keeps one
 // goroutine and one thread until it dies, also after Close.
 //

@@ -56,7 +56,7 @@ func (e *UnavailableError) Error() string {
 // StartError says that the tool was not started. The caller still calls Kill and WaitEmpty: a start that ran into
 // its deadline may come through later. errors.Is(err, fs.ErrNotExist) means that the program, or its interpreter, is not installed.
 type StartError struct {
-	Op   string // stat, chdir, start, pipe, landlock, thread, exec; of the shim also shim, join, setuid, rlimit
+	Op   string // stat, chdir, start, pipe, landlock, thread, exec; of the shim also shim, join, setuid
 	Path string // the program
 	Err  error
 }

@@ -38,13 +38,12 @@ const (
 
 // shimJob is the spec of one launch.
 type shimJob struct {
-	Path        string
-	Args, Env   []string
-	Cgroup      string // what /proc/self/cgroup must show after joining
-	Landlock    bool
-	Bounding    bool // keep the bounding set (negative control)
-	Credential  *syscall.Credential
-	FileSizeMax int64
+	Path       string
+	Args, Env  []string
+	Cgroup     string // what /proc/self/cgroup must show after joining
+	Landlock   bool
+	Bounding   bool // keep the bounding set (negative control)
+	Credential *syscall.Credential
 }
 
 // Child does the work of this binary's own child processes and ends them: the shim that joins a group and executes a
@@ -76,7 +75,7 @@ func Child() {
 // the tool runs outside of the group, and a Kill meanwhile takes the shim by its pidfd.
 func (l *launch) viaShim() error {
 	p, g := l.g.p, l.g
-	data, err := json.Marshal(shimJob{l.c.Path, l.c.Args, l.c.Env, path.Join(p.site.root, g.ref.Path), l.ruleset != nil, p.o.off.bounding, l.credential, l.c.FileSizeMax})
+	data, err := json.Marshal(shimJob{l.c.Path, l.c.Args, l.c.Env, path.Join(p.site.root, g.ref.Path), l.ruleset != nil, p.o.off.bounding, l.credential})
 	if err != nil || len(data) > specMax {
 		return &StartError{"shim", l.c.Path, errors.Join(err, unix.E2BIG)}
 	}
@@ -152,7 +151,6 @@ func shim(report *os.File) (op string, err error) {
 	if _, err := report.WriteString(joined); err != nil {
 		return "shim", err
 	}
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0) // best effort, as in run
 	ruleset := -1
 	if job.Landlock {
 		ruleset = shimRuleset
@@ -165,11 +163,6 @@ func shim(report *os.File) (op string, err error) {
 			if _, _, errno := unix.RawSyscall(call[0], call[1], 0, 0); errno != 0 {
 				return "setuid", errno
 			}
-		}
-	}
-	if limit := uint64(job.FileSizeMax); limit > 0 {
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
-			return "rlimit", err
 		}
 	}
 	return "exec", syscall.Exec(job.Path, job.Args, job.Env)

@@ -201,6 +201,10 @@ func (l *launch) run(inflight chan struct{}) error {
 		return err
 	}
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", l.pid), []byte(oomScore), 0) // best effort
+	if err == nil && l.c.FileSizeMax > 0 {
+		limit := uint64(l.c.FileSizeMax)
+		err = unix.Prlimit(l.pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}, nil)
+	}
 	process := &Process{g: l.g, pid: l.pid, pidfd: os.NewFile(uintptr(l.pidfd), "pidfd"), reaped: make(chan struct{}), linger: l.c.Linger, out: l.out}
 	reaper.register(l.pid)
 	l.g.mu.Lock()
@@ -252,9 +256,5 @@ func (l *launch) onThread() (err error) {
 		Dir: l.c.Dir, Env: l.c.Env, Files: []uintptr{p.null.Fd(), w, w},
 		Sys: &syscall.SysProcAttr{Setsid: true, Credential: l.credential, UseCgroupFD: true, CgroupFD: fd(l.g.dir), PidFD: &l.pidfd},
 	})
-	if err == nil && l.c.FileSizeMax > 0 {
-		limit := uint64(l.c.FileSizeMax)
-		err = unix.Prlimit(l.pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}, nil)
-	}
 	return err
 }

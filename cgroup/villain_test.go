@@ -86,9 +86,6 @@ func villainMain() {
 		for _, e := range os.Environ() {
 			say("env", e)
 		}
-		var limit unix.Rlimit
-		fatal(unix.Getrlimit(unix.RLIMIT_FSIZE, &limit))
-		say("fsize", int64(limit.Cur))
 		status, err := os.ReadFile("/proc/self/status")
 		fatal(err)
 		for line := range strings.Lines(string(status)) {
@@ -96,9 +93,6 @@ func villainMain() {
 				say(strings.Join(f, " "))
 			}
 		}
-		oom, err := os.ReadFile("/proc/self/oom_score_adj")
-		fatal(err)
-		say("oom", string(oom))
 	case "attack":
 		say(errno(attack(args[0], args[1])))
 	case "escapist": // a child moves to another group, if it can, and lives on
