@@ -55,12 +55,12 @@ func Encode(e Entry) (body []byte, err error) {
 	}
 	data := make(map[string]any, len(e.Data)+5)
 	maps.Copy(data, e.Data)
-	for _, f := range e.names() {
-		if _, taken := data[f.key]; taken {
-			return nil, fmt.Errorf("data names %q", f.key)
+	for key, value := range e.names() {
+		if _, taken := data[key]; taken {
+			return nil, fmt.Errorf("data names %q", key)
 		}
-		if *f.value != "" {
-			data[f.key] = *f.value
+		if *value != "" {
+			data[key] = *value
 		}
 	}
 	raw, err := json.Marshal(data)
@@ -135,12 +135,12 @@ func (e *Event) takeData(raw json.RawMessage) error {
 		return err
 	}
 	job := e.Job
-	for _, f := range e.names() {
-		v, given := e.Data[f.key]
-		if *f.value, _ = v.(string); given && *f.value == "" { // no text gives ""
-			return fmt.Errorf("data member %q", f.key)
+	for key, value := range e.names() {
+		v, given := e.Data[key]
+		if *value, _ = v.(string); given && *value == "" { // no text gives ""
+			return fmt.Errorf("data member %q", key)
 		}
-		delete(e.Data, f.key)
+		delete(e.Data, key)
 	}
 	if e.Job != job {
 		return fmt.Errorf("data of job %q", e.Job)
@@ -148,24 +148,18 @@ func (e *Event) takeData(raw json.RawMessage) error {
 	return e.check()
 }
 
-// names lists the members of data that every event carries.
-func (e *Event) names() [5]struct {
-	key   string
-	value *string
-} {
-	return [...]struct {
-		key   string
-		value *string
-	}{{"execution_job_id", &e.Job}, {"session", &e.Session}, {"tool", &e.Tool}, {"principal", &e.Principal}, {"request_id", &e.RequestID}}
+// names are the members of data that every event carries.
+func (e *Event) names() map[string]*string {
+	return map[string]*string{"execution_job_id": &e.Job, "session": &e.Session, "tool": &e.Tool, "principal": &e.Principal, "request_id": &e.RequestID}
 }
 
 func (e *Event) check() error {
 	if e.Kind == "" || e.At.IsZero() || e.At.Year() > 9999 || (e.Job == "") != e.Kind.Housekeeping() || (e.Job == "") != (e.N == 0) || e.N < 0 {
 		return errors.New("kind, job, number or time is missing or wrong")
 	}
-	for _, f := range e.names() {
-		if len(*f.value) > maxName || !utf8.ValidString(*f.value) {
-			return fmt.Errorf("%s of %d bytes", f.key, len(*f.value))
+	for key, value := range e.names() {
+		if len(*value) > maxName || !utf8.ValidString(*value) {
+			return fmt.Errorf("%s of %d bytes", key, len(*value))
 		}
 	}
 	return nil
