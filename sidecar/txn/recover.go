@@ -149,7 +149,7 @@ func (u *undoing) open(d Decision) error {
 	h, err := u.w.fs.OpenDir("txn.undo.job", durable.Name{Dir: u.w.jobs, Name: u.j.Job})
 	if err == nil {
 		u.dirs["."] = h
-	} else if !absent(err) {
+	} else if !absent(err) || !d.Only(ActRetire) {
 		return err
 	}
 	if d.Resolution == RolledForward {
@@ -183,29 +183,6 @@ func (u *undoing) dir(p path) (durable.Handle, error) {
 	return u.dirs[key], nil
 }
 
-func (u *undoing) apply(a Action) error {
-	switch a.Kind {
-	case ActRetire, ActQuarantine:
-		return nil
-	case ActKeepForeign:
-		if u.dirs["."] == nil {
-			return fs.ErrNotExist
-		}
-		return u.w.keep(u.j, a, u.staged(a))
-	case ActExchange, ActRenameNew, ActRestore:
-	}
-	parent, name := jobPath(u.j.Outputs[a.Index].Target).split()
-	h, err := u.dir(parent)
-	if err != nil || u.dirs["."] == nil {
-		return cmp.Or(err, fs.ErrNotExist)
-	}
-	return u.putBack(a, durable.Name{Dir: h, Name: name})
-}
-
-func (u *undoing) staged(a Action) durable.Name {
-	return durable.Name{Dir: u.dirs["."], Name: fmt.Sprintf("o%d", a.Index)}
-}
-
 // removeCreated takes back the directories that publication made, innermost first. One that holds something else stays.
 func (u *undoing) removeCreated() error {
 	for _, dir := range slices.Backward(u.j.CreatedDirs) {
@@ -224,10 +201,21 @@ func (u *undoing) removeCreated() error {
 	return nil
 }
 
-// putBack does one rename of an undo and then looks: the errno proves nothing, what lies at the target does.
-func (u *undoing) putBack(a Action, target durable.Name) error {
-	o, staged := u.j.Outputs[a.Index], u.staged(a)
-	var err error
+// apply does one action. After a rename it looks: the errno proves nothing, what lies at the target does.
+func (u *undoing) apply(a Action) error {
+	if a.Kind == ActRetire || a.Kind == ActQuarantine {
+		return nil
+	}
+	o, staged := u.j.Outputs[a.Index], durable.Name{Dir: u.dirs["."], Name: fmt.Sprintf("o%d", a.Index)}
+	if a.Kind == ActKeepForeign {
+		return u.w.keep(u.j, a, staged)
+	}
+	parent, name := jobPath(o.Target).split()
+	h, err := u.dir(parent)
+	if err != nil {
+		return err
+	}
+	target := durable.Name{Dir: h, Name: name}
 	switch a.Kind {
 	case ActExchange:
 		err = u.w.fs.Exchange("txn.undo.exchange", staged, target)
@@ -235,8 +223,7 @@ func (u *undoing) putBack(a Action, target durable.Name) error {
 		err = u.w.fs.Move("txn.undo.restore", staged, target)
 	case ActRenameNew:
 		err = u.w.fs.Move("txn.undo.rename", target, staged)
-	case ActKeepForeign, ActRetire, ActQuarantine:
-		return fmt.Errorf("internal error: %s is no rename", a.Kind)
+	case ActKeepForeign, ActRetire, ActQuarantine: // done above
 	}
 	now, lerr := u.w.identify("txn.undo.look", target, o.known()...)
 	if lerr != nil {
