@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // row returns one row of realRuns.
@@ -246,6 +247,10 @@ func TestBounds(t *testing.T) {
 	}
 	if n := len(rep.Diagnostics[0].Message); n > maxMessage {
 		t.Errorf("a message of %d bytes", n)
+	}
+	binary := Report{Diagnostics: []Diagnostic{{Message: strings.Repeat("\xffa", maxMessage)}}}.bounded(nil).Diagnostics[0].Message
+	if len(binary) > maxMessage || !utf8.ValidString(binary) {
+		t.Errorf("a message of %d bytes, UTF-8 = %t", len(binary), utf8.ValidString(binary))
 	}
 	var waves []string
 	for range 3000 {

@@ -155,8 +155,8 @@ func (f *findings) report(summary string, data any) Report {
 // bounded maps every string of the report back and cuts what is too large.
 func (r Report) bounded(m *Mapper) Report {
 	clean := func(s string, limit int) string {
-		s = m.String(s)
-		return strings.ToValidUTF8(s[:min(len(s), limit)], "\uFFFD")
+		s = strings.ToValidUTF8(m.String(s), "\uFFFD")
+		return strings.ToValidUTF8(s[:min(len(s), limit)], "") // no half of a character at the end
 	}
 	r.Summary = clean(r.Summary, maxMessage)
 	for i := range r.Diagnostics {

@@ -17,7 +17,8 @@
 // # Not guaranteed
 //
 // That the directory is on a local file system: the caller checks (WAL needs memory shared by all openers). That a
-// full rewrite of the trail is noticed: anchor [Report].Head elsewhere.
+// full rewrite of the trail is noticed: anchor [Report].Head elsewhere. That a copy of the live files is whole: operators
+// copy with VACUUM INTO, by any client of SQLite, also beside the writer (TestBackupBesideTheWriter).
 //
 // # Concurrency
 //

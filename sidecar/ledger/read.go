@@ -192,22 +192,24 @@ func (r *Reader) page(ctx context.Context, q Query) ([]Record, error) {
 
 // query collects the rows of one statement.
 func query[T any](ctx context.Context, db querier, scan func(*sql.Rows, *T) error, q string, args ...any) (all []T, err error) {
+	defer func() {
+		if err != nil {
+			all, err = nil, fmt.Errorf("read the ledger: %w", err)
+		}
+	}()
 	rows, err := db.QueryContext(ctx, q, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read the ledger: %w", err)
+		return nil, err
 	}
 	defer func() { _ = rows.Close() }() // Err below says it
 	for rows.Next() {
 		var t T
 		if err := scan(rows, &t); err != nil {
-			return nil, fmt.Errorf("read the ledger: %w", err)
+			return nil, err
 		}
 		all = append(all, t)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the ledger: %w", err)
-	}
-	return all, nil
+	return all, rows.Err()
 }
 
 type querier interface {
