@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ type dying struct {
 	// guarded by mu
 	armed bool
 	ops   []string
+	flush func()
 	seen  bool // the statement of a fault
 	done  bool
 }
@@ -39,16 +41,21 @@ func (d *dying) at(class, what string, do func() error) error {
 	hit := mine && d.o.N == len(d.ops)
 	d.mu.Unlock()
 	if hit && !d.o.After {
-		die()
+		d.die()
 	}
 	err := do()
-	if hit {
-		die()
+	if hit && d.o.After {
+		d.die()
 	}
 	return err
 }
 
-func die() {
+// die ends the process, or keeps what the ledger is at this point.
+func (d *dying) die() {
+	if d.o.Copy != "" {
+		fatal(os.CopyFS(d.o.Copy, os.DirFS(filepath.Join(d.o.Dir, ".eda-sidecar", "state"))))
+		return
+	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // of itself
 	select {}
 }
@@ -137,6 +144,7 @@ func (p waitingProcess) Wait(ctx context.Context) (cgroup.Exit, error) {
 		for !strings.Contains(string(p.Output().Head), "running") { // until its tool is at work
 			time.Sleep(time.Millisecond) // in the re-executed child
 		}
+		p.d.flush()
 	}
 	_ = p.d.at("wait", "wait", func() error { return nil }) // it dies, or nothing
 	return p.Process.Wait(ctx)
@@ -155,6 +163,7 @@ func childMain(text string) {
 	fatal(err)
 	var rep report
 	d.mu.Lock()
+	d.flush = func() { fatal(durably(s.Ledger.SetAgent("none"))) } // what rides comes with it
 	d.armed = true
 	d.mu.Unlock()
 	if o.Script != "" {

@@ -237,6 +237,9 @@ func TestKilledWhileRunning(t *testing.T) {
 			return nil
 		}))
 		delete(jobs, "")
+		if len(jobs) != 1 {
+			t.Errorf("jobs %v", jobs)
+		}
 		for id := range jobs {
 			if got := e.kinds(id); read && got != "allow recovered" && got != "allow start recovered" || !read && got != "allow recovered rollback" && got != "allow start recovered rollback" {
 				t.Errorf("read %t: events %q", read, got)

@@ -429,45 +429,49 @@ func TestUnprovenAtStart(t *testing.T) {
 	w.again()
 }
 
-// TestRestored puts an older ledger back. What is open in it is not what the files say: it is quarantined at each start,
-// until an operator decides.
+// TestRestored puts a ledger back that was copied while a job published, which has committed since. What is open in it is
+// not what the files say: it is quarantined at each start, until an operator decides. By its row alone it would be undone.
 func TestRestored(t *testing.T) {
 	w := newRecovery(t)
-	w.dies("fs", "Exchange txn.publish.exchange", true)
-	state := filepath.Join(w.dir, ".eda-sidecar", "state")
-	saved, err := os.MkdirTemp("/dev/shm", "saved")
-	ok(t, err)
-	t.Cleanup(func() { ok(t, os.RemoveAll(saved)) })
-	ok(t, os.CopyFS(filepath.Join(saved, "state"), os.DirFS(state)))
+	saved := filepath.Join(t.TempDir(), "state")
+	other := newRecovery(t)
+	way, _ := other.child(orders{Script: killedScript, Outs: killedOuts(), Die: "fs"})
+	n := 1 + slices.Index(way.Ops, "Sync txn.b2.job") // after the last exchange
+	rep, _ := w.child(orders{Script: ": " + w.mark + " tool\n" + killedScript, Outs: killedOuts(), Die: "fs", N: n, Copy: saved})
+	id := rep.Result.Job
+	if rep.Result.Code != job.OK || n == 0 {
+		t.Fatalf("%+v", rep)
+	}
 	e := w.open()
-	id := e.only().Job
-	later := e.want(job.OK, "echo later > {a}", "a=a")
+	later := e.want(job.OK, "echo later > {x}", "x=later")
 	e.close()
+	state := filepath.Join(w.dir, ".eda-sidecar", "state")
 	ok(t, os.RemoveAll(state))
-	ok(t, os.CopyFS(state, os.DirFS(filepath.Join(saved, "state"))))
+	ok(t, os.CopyFS(state, os.DirFS(saved)))
 
 	e = w.open()
 	if len(e.Recovered) != 2 || e.Recovered[0].Job != id || e.Recovered[0].Resolution != txn.Quarantined || e.Recovered[1].Job != later.Job || e.Recovered[1].Resolution != txn.Conflicted {
 		t.Errorf("recovered %+v; want the open job quarantined, and a directory that the ledger does not know kept", e.Recovered)
 	}
-	if w.targets() != "later old -" {
-		t.Errorf("targets %q", w.targets())
-	}
 	w.heldFor(e, id)
 	e.close()
 	e = w.open()
-	if r := e.only(); r.Job != id || r.Resolution != txn.Quarantined {
+	if r := e.only(); r.Job != id || r.Resolution != txn.Quarantined || r.Phase != txn.PublishingOutputs {
 		t.Errorf("the second start recovered %+v", r)
 	}
 	w.heldFor(e, id)
+	if w.targets() != allNew {
+		t.Errorf("targets %q: a committed job was undone", w.targets())
+	}
 	e.close()
 
-	ok(t, os.Mkdir(filepath.Join(w.dir, ".eda-sidecar", "conflicts", id), 0o700)) // the operator's word
+	side := filepath.Join(w.dir, ".eda-sidecar")
+	ok(t, os.Rename(filepath.Join(side, "jobs", id), filepath.Join(side, "conflicts", id))) // the operator's word
 	e = w.open()
-	if r := e.only(); r.Resolution != txn.ByOperator || e.phase(id) != txn.RolledBack || w.targets() != "later old -" {
+	if r := e.only(); r.Resolution != txn.ByOperator || e.phase(id) != txn.RolledBack || w.targets() != allNew {
 		t.Errorf("recovered %+v, phase %s, targets %q", r, e.phase(id), w.targets())
 	}
-	e.want(job.OK, killedScript, killedOuts()...)
+	e.want(job.OK, "echo last > {a}; echo last > {b}; echo last > {c}", killedOuts()...)
 	e.close()
 	w.again()
 }

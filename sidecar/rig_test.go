@@ -301,6 +301,7 @@ type orders struct {
 	Die    string // fs | commit | wait | recover | recover_commit: at which operations
 	N      int    // of them, from 1; 0: it lives, and says how many there were
 	After  bool   // the operation
+	Copy   string // instead of dying: the state directory is copied there
 	Match  string // fault: the COMMIT behind a statement that holds this, or the statement itself
 	At     string // before_commit | after_commit | statement
 	Code   int    // of SQLite

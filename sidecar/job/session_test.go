@@ -3,7 +3,6 @@ package job
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,23 +168,26 @@ func TestDestroyedForGood(t *testing.T) {
 	}
 }
 
-// TestOpenTogether opens one name from many sides: one session.
+// TestOpenTogether opens one name from two sides: the second looks while the first is not durable yet.
 func TestOpenTogether(t *testing.T) {
-	r := newRig(t, parts{})
-	var wg sync.WaitGroup
-	ids := make([]string, 8)
-	for i := range ids {
-		wg.Go(func() {
-			row, err := r.OpenSession(context.Background(), me, "work")
-			if err != nil {
-				t.Error(err)
-			}
-			ids[i] = row.ID
-		})
+	g := newGate()
+	r := newRig(t, parts{fault: g.fault})
+	g.arm()
+	ids := make(chan string, 2)
+	open := func() {
+		row, err := r.OpenSession(context.Background(), me, "work")
+		if err != nil {
+			t.Error(err)
+		}
+		ids <- row.ID
 	}
-	wg.Wait()
-	if slices.Sort(ids); len(slices.Compact(ids)) != 1 {
-		t.Errorf("sessions %v", ids)
+	go open()
+	<-g.reached
+	go open()
+	<-time.After(50 * time.Millisecond) // for the second to look; the test holds whatever it sees
+	close(g.opens)
+	if one, two := <-ids, <-ids; one != two {
+		t.Errorf("sessions %s and %s", one, two)
 	}
 }
 

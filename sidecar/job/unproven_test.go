@@ -185,5 +185,8 @@ func TestUnprovenBeforeStart(t *testing.T) {
 	})
 	res := r.want(r.with(tool, "a"), ContainmentUnavailable)
 	r.order(res.Job, "deny")
+	if s.swept[0] == nil {
+		t.Error("nobody looks after the group")
+	}
 	s.prove(t, 0)
 }
