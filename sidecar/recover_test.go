@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -561,4 +562,65 @@ func TestChain(t *testing.T) {
 		}
 		a.Close()
 	}
+}
+
+// TestUnreadable quarantines a row whose document a newer program may have written, until an operator decides.
+func TestUnreadable(t *testing.T) {
+	w := newRecovery(t)
+	e := w.open()
+	j, dir := w.forge(e, func(j *txn.Journal) { j.Groups = []cgroup.Ref{e.group("job.0")} })
+	ok(t, e.Close())
+	db := filepath.Join(w.dir, ".eda-sidecar", "state", "ledger.db") // closed, so all of it is in this file
+	text, err := os.ReadFile(db)
+	ok(t, err)
+	was := []byte(`{"version":1,"job":"` + j.Job)
+	if bytes.Count(text, was) != 1 {
+		t.Fatalf("%d documents in the ledger", bytes.Count(text, was))
+	}
+	ok(t, os.WriteFile(db, bytes.Replace(text, was, []byte(`{"version":9,"job":"`+j.Job), 1), 0o600))
+	for range 2 {
+		e = w.open()
+		if r := e.only(); r.Resolution != txn.Quarantined || !strings.Contains(r.Reason, "version 9") {
+			t.Errorf("recovered %+v", r)
+		}
+		e.want(job.Busy, "echo taken > {x}", "x=free") // its session alone: nobody knows its targets
+		if w.read(strings.TrimPrefix(dir, w.dir)+"/s0/out") != "staged" {
+			t.Error("staging was touched")
+		}
+		e.close()
+	}
+	side := filepath.Join(w.dir, ".eda-sidecar")
+	ok(t, os.Rename(filepath.Join(side, "jobs", j.Job), filepath.Join(side, "conflicts", j.Job)))
+	e = w.open()
+	if r := e.only(); r.Resolution != txn.ByOperator || e.kinds(j.Job) != "allow recovered rollback" {
+		t.Errorf("recovered %+v, events %q", r, e.kinds(j.Job))
+	}
+	e.want(job.OK, "echo new > {a}", "a=a")
+	e.close()
+	w.again()
+}
+
+// TestSessionsAcrossStarts keeps what was destroyed destroyed, and the rest as it was.
+func TestSessionsAcrossStarts(t *testing.T) {
+	w := newRecovery(t)
+	e := w.open()
+	gone, err := e.Runner.OpenSession(t.Context(), me, "gone")
+	ok(t, err)
+	kept, err := e.Runner.OpenSession(t.Context(), me, "kept")
+	ok(t, err)
+	ok(t, e.Runner.CloseSession(t.Context(), me, gone.ID))
+	e.close()
+	e = w.open()
+	var failed *job.Error
+	if _, err := e.Runner.Session(t.Context(), me, gone.ID); !errors.As(err, &failed) || failed.Code != job.SessionDestroyed {
+		t.Errorf("the destroyed session: %v", err)
+	}
+	for name, id := range map[string]string{"gone": gone.ID, "kept": kept.ID} {
+		row, err := e.Runner.OpenSession(t.Context(), me, name)
+		ok(t, err)
+		if (row.ID == id) != (name == "kept") {
+			t.Errorf("session %s: was %s, is %s", name, id, row.ID)
+		}
+	}
+	e.close()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,49 @@ func TestHostLimits(t *testing.T) {
 	}
 	if res := r.run(r.with(limited("head -c 1500000 /dev/zero > $A"), "a")); res.Code != OK {
 		t.Errorf("the host's staging: %s %s", res.Code, res.Message)
+	}
+}
+
+// TestKernelLimits gives the kernel's word on limits its code. The word is the test's: controllers may be bound elsewhere.
+func TestKernelLimits(t *testing.T) {
+	one := int64(1)
+	for _, tt := range []struct {
+		name, script string
+		usage        cgroup.Usage
+		want         Code
+	}{
+		{"memory", "echo new > {a}", cgroup.Usage{OOMKills: &one}, OutOfMemory},
+		{"memory_and_failed", "exit 3 # {a}", cgroup.Usage{OOMKills: &one}, OutOfMemory},
+		{"pids", "exit 3 # {a}", cgroup.Usage{PidsMax: &one}, ProcessLimit},
+		{"pids_and_coped", "echo new > {a}", cgroup.Usage{PidsMax: &one}, OK},
+		{"killed_by_somebody", "kill -9 $$ # {a}", cgroup.Usage{}, ToolFailed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, parts{groups: hooks{usage: func(u *cgroup.Usage) { u.OOMKills, u.PidsMax = tt.usage.OOMKills, tt.usage.PidsMax }}})
+			res := r.want(r.sh(tt.script, "a=a"), tt.want)
+			if tt.want != OK {
+				r.order(res.Job, failedOrder)
+			}
+		})
+	}
+}
+
+// finished counts what metrics are told.
+type finished struct{ codes []Code }
+
+func (f *finished) Finished(r Result, _ Times) { f.codes = append(f.codes, r.Code) }
+
+// TestMetrics tells metrics of every call once.
+func TestMetrics(t *testing.T) {
+	f := &finished{}
+	r := newRig(t, parts{o: Options{Metrics: f}})
+	denied := r.sh("true")
+	denied.Script = false
+	for _, req := range []Request{r.sh("echo new > {a}", "a=a"), r.sh("exit 1"), denied} {
+		r.run(req)
+	}
+	if want := []Code{OK, ToolFailed, Denied}; !slices.Equal(f.codes, want) {
+		t.Errorf("told of %v, want %v", f.codes, want)
 	}
 }
 

@@ -110,6 +110,7 @@ type hooks struct {
 	wait   func(ctx context.Context, p *cgroup.Process) (cgroup.Exit, error)
 	kill   func(g *cgroup.Group, step int) bool                       // false: nothing is killed
 	empty  func(g *cgroup.Group, step int) (cgroup.Empty, error)      // the proof
+	usage  func(*cgroup.Usage)                                        // what the kernel says
 	remove func() bool                                                // false: it stays
 	sweep  func(g *cgroup.Group, step int, proved func(cgroup.Empty)) // takes an unproven group
 }
@@ -184,6 +185,14 @@ func (g hookedGroup) Terminate(ctx context.Context, grace time.Duration) (cgroup
 		return g.h.empty(g.Group, g.step)
 	}
 	return g.Group.Terminate(ctx, grace)
+}
+
+func (g hookedGroup) Usage() (cgroup.Usage, error) {
+	u, err := g.Group.Usage()
+	if g.h.usage != nil {
+		g.h.usage(&u)
+	}
+	return u, err
 }
 
 func (g hookedGroup) Remove(e cgroup.Empty) {
