@@ -48,10 +48,10 @@ func (s *script) events() (string, error) {
 func (s *script) kill() error {
 	s.mu.Lock()
 	s.kills = append(s.kills, time.Since(s.begin))
-	n := len(s.kills)
+	n, onKill := len(s.kills), s.onKill
 	s.mu.Unlock()
-	if s.onKill != nil {
-		s.onKill(n)
+	if onKill != nil {
+		onKill(n)
 	}
 	return s.killed
 }
@@ -204,7 +204,9 @@ func TestProofWaitsForStartAndLeader(t *testing.T) {
 		landed := time.Now().Add(300 * time.Millisecond)
 		time.AfterFunc(300*time.Millisecond, func() {
 			s.set(full) // it cloned after every kill so far
+			s.mu.Lock()
 			s.onKill = func(int) { s.set(clear) }
+			s.mu.Unlock()
 			g.mu.Lock()
 			g.process = &Process{g: g, reaped: make(chan struct{}), out: &output{done: make(chan struct{})}}
 			close(g.process.out.done)
