@@ -3,10 +3,11 @@
 //
 // # Guarantees
 //
-//   - G5: one owner a workspace, by a lock that the kernel frees (cmd: owned.txtar).
+//   - G5: one owner a workspace, by a lock that the kernel frees (TestOwned).
 //   - G8: without containment no tool runs, without a durable ledger no mutating one (cmd: refused.txtar).
 //   - G9: [Open] returns only after every job of an earlier process is proven dead or confined, and rolled back or
-//     forward; what cannot be proven or recognised keeps its keys (TestRecover, TestKilledAnywhere).
+//     forward; what cannot be proven or recognised keeps its keys (TestRecover, TestConfined, TestUnprovenAtStart,
+//     TestRestored, TestKilledAnywhere).
 //
 // # Not guaranteed
 //

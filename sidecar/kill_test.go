@@ -92,10 +92,7 @@ func killed(t *testing.T, o orders) (before string) {
 		t.Error(f)
 	}
 	e.close()
-	w.again()
-	e = w.open()
-	e.want(job.OK, killedScript, killedOuts()...) // nothing is locked
-	e.close()
+	w.again(w.request(killedScript, killedOuts()...)) // nothing is locked
 	return before
 }
 

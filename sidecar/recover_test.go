@@ -193,8 +193,11 @@ func TestOwned(t *testing.T) {
 func TestDryRunOfNothing(t *testing.T) {
 	w := newWorld(t)
 	found, err := DryRun(t.Context(), w.cfg)
-	if entries, _ := os.ReadDir(w.dir); err != nil || found != nil || len(entries) > 0 {
-		t.Errorf("found %v, %v, made %v", found, err, entries)
+	ok(t, err)
+	entries, err := os.ReadDir(w.dir)
+	ok(t, err)
+	if found != nil || len(entries) > 0 {
+		t.Errorf("found %v, made %v", found, entries)
 	}
 }
 
@@ -334,8 +337,10 @@ func TestConfined(t *testing.T) {
 		})
 		script := ": " + w.mark + " tool\ntrap '' TERM HUP; exec 3>>../s0/out; while :; do echo evil >&3; echo evil > " + w.dir + "/a; echo evil > ../../../../a; ln -f " +
 			w.dir + "/a taken; echo evil >> taken; echo > " + dir + "/../../state/ledger.db; done"
-		c := cgroup.Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: cgroup.BaseEnv(dir+"/tmp", "/usr/bin:/bin"), Dir: dir + "/work",
-			Sandbox: cgroup.Sandbox{Job: []string{dir + "/work", dir + "/tmp", dir + "/s0"}, Workspace: w.dir, UID: -1, GID: -1}}
+		c := cgroup.Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: cgroup.BaseEnv(dir+"/tmp", "/usr/bin:/bin"), Dir: dir + "/work",
+			Sandbox: cgroup.Sandbox{Job: []string{dir + "/work", dir + "/tmp", dir + "/s0"}, Workspace: w.dir, UID: -1, GID: -1},
+		}
 		if !confined {
 			c.Sandbox.Job = append(c.Sandbox.Job, w.dir)
 			c.Args[2] = strings.Replace(script, "echo > "+dir+"/../../state/ledger.db", ":", 1)

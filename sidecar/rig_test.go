@@ -280,13 +280,18 @@ func (e *engine) only() Recovered {
 	return e.Recovered[0]
 }
 
-// again opens an engine once more: it must find nothing to do, and change nothing.
-func (w *world) again() {
+// again opens an engine once more: it must find nothing to do, and change nothing. Then it must commit the calls.
+func (w *world) again(calls ...job.Request) {
 	w.t.Helper()
 	before := w.snapshot()
 	e := w.open()
 	if len(e.Recovered) > 0 || w.snapshot() != before {
 		w.t.Errorf("a second start recovered %+v\nbefore:\n%s\nafter:\n%s", e.Recovered, before, w.snapshot())
+	}
+	for _, req := range calls {
+		if res := e.Runner.Run(context.Background(), req); res.Code != job.OK {
+			w.t.Errorf("the next call: %s %s", res.Code, res.Message)
+		}
 	}
 	e.close()
 }

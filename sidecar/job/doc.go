@@ -8,9 +8,12 @@
 //   - G1: no answer before every group of the call is proven empty; else the answer is TERMINATION_UNPROVEN and nothing
 //     is published, deleted or unlocked (TestUnproven).
 //   - G2, G3: outputs, session state and the audit record change together or not at all; a commit whose durability is not
-//     known is COMMIT_IN_DOUBT (TestFates).
+//     known is COMMIT_IN_DOUBT (TestLateAnswers; package sidecar: TestFates).
 //   - G4: exit 0 publishes nothing unless the staged outputs are whole (TestExitZeroIsNotSuccess).
-//   - G5: keys are taken all at once and released only after a final, durable end.
+//   - G5: keys are taken all at once (TestSerialised) and released only after a final, durable end; nobody hears that a
+//     session is destroyed before it is (TestDestroyRacesQueued).
+//   - A cancel wins until publication begins, and not after it (TestCancelAnywhere); a deadline binds the group, not its
+//     leader (TestDeadlineOfTheGroup).
 //   - One mapping from an error to a [Code]: the first error decides, whatever the undo meets (TestFirstErrorDecides).
 //
 // # Not guaranteed
@@ -20,7 +23,8 @@
 //
 // # Concurrency
 //
-// A Runner may run many calls at once, each in the goroutine of its caller. The undo does not end with the caller's context.
+// A Runner may run many calls at once, each in the goroutine of its caller. The undo does not end with the caller's
+// context; one that waits for room goes on behind the answer until Close.
 //
 // # Failure
 //

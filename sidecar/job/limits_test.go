@@ -209,8 +209,10 @@ func TestDenied(t *testing.T) {
 			}), "a")
 		}, want: ContainmentUnavailable},
 		{name: "volume_full", parts: parts{room: 1 << 50}, call: func(r *rig) Request { return r.sh("true # {a}", "a=a") }, want: WorkspaceFull},
-		{name: "waited", parts: parts{o: Options{QueueTimeout: 20 * time.Millisecond}}, call: func(r *rig) Request { return r.sh("true # {a}", "a=a") },
-			held: func(r *rig) func() { return r.hold(r.key("a")) }, want: Busy},
+		{
+			name: "waited", parts: parts{o: Options{QueueTimeout: 20 * time.Millisecond}}, call: func(r *rig) Request { return r.sh("true # {a}", "a=a") },
+			held: func(r *rig) func() { return r.hold(r.key("a")) }, want: Busy,
+		},
 		{name: "queue_full", call: func(r *rig) Request { return r.sh("true # {a}", "a=a") }, held: many, want: Busy},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

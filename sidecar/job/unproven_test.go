@@ -90,7 +90,7 @@ func TestUnproven(t *testing.T) {
 				h.wait = func(ctx context.Context, p *cgroup.Process) (cgroup.Exit, error) {
 					if tt.cancel && c != nil {
 						until(t, "the tool's output", func() bool {
-							staged, _ := filepath.Glob(filepath.Join(c.root, ".eda-sidecar/jobs/*/s0/out"))
+							staged, _ := filepath.Glob(filepath.Join(c.root, ".eda-sidecar/jobs/*/s0/out")) // the pattern is well-formed
 							return len(staged) == 1
 						})
 						c.cell.Abort(outcome.Cancelled)

@@ -117,7 +117,10 @@ func TestExitZeroIsNotSuccess(t *testing.T) {
 					return []adapters.Step{s}
 				}), target)
 			}
-			ext := map[adapters.Kind]string{adapters.KindJSON: ".json"}[tt.format]
+			ext := ".out"
+			if exts := tt.format.Exts(); len(exts) > 0 {
+				ext = exts[0]
+			}
 			r.write("a"+ext, "old")
 			res := r.want(call(output("a", tt.format), "a"+ext), tt.want)
 			if got := r.read("a" + ext); (got == "old") != (tt.want != OK) {
