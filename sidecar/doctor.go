@@ -55,7 +55,11 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 		programs, err := s.Runner.Programs(t)
 		var found []string
 		for _, p := range programs {
-			found = append(found, strings.TrimSpace(p.Path+" "+p.Version))
+			text := strings.TrimSpace(p.Path + " " + p.Version)
+			if p.Newer {
+				text += " (newer than any that was tested)"
+			}
+			found = append(found, text)
 		}
 		if err != nil {
 			add("tool "+t.Name, cgroup.Warn, err.Error(), job.ToolNotInstalled.Hint())

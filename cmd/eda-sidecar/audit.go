@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -130,12 +131,12 @@ func printEvent(w io.Writer, r ledger.Record, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	detail := ""
+	var detail strings.Builder
 	for _, key := range []string{"code", "resolution", "proof", "reason"} {
 		if v, ok := e.Data[key]; ok {
-			detail += fmt.Sprintf(" %s=%v", key, v)
+			fmt.Fprintf(&detail, " %s=%v", key, v)
 		}
 	}
-	_, err = fmt.Fprintf(w, "%6d %s %-20s %-36s %s%s\n", r.Seq, e.At.UTC().Format("2006-01-02T15:04:05.000Z"), e.Kind, e.Job, e.Tool, printable(detail))
+	_, err = fmt.Fprintf(w, "%6d %s %-20s %-36s %s%s\n", r.Seq, e.At.UTC().Format("2006-01-02T15:04:05.000Z"), e.Kind, e.Job, e.Tool, printable(detail.String()))
 	return err
 }

@@ -36,8 +36,9 @@ type programs struct {
 }
 
 type found struct {
-	name, path, version string
-	err                 error
+	name, path string
+	version    adapters.Version
+	err        error
 }
 
 // find returns the program of this key, or TOOL_NOT_INSTALLED with what was looked for and found.
@@ -62,9 +63,8 @@ func (p *programs) look(t *adapters.Tool, key string) *found {
 			f.err = failf(ToolNotInstalled, "program %q is not in PATH %q", strings.Join(program.Names, "\" or \""), p.o.Path)
 			return f
 		}
-		version, err := p.version(program, f.path)
-		f.version = version.Text
-		if err != nil {
+		var err error
+		if f.version, err = p.version(program, f.path); err != nil {
 			f.err = or(ToolNotInstalled, fmt.Sprintf("ask %q for its version", f.path), err)
 		}
 		return f
@@ -158,7 +158,7 @@ func (p *programs) of(t *adapters.Tool) []Program {
 	var all []Program
 	for _, program := range t.Programs {
 		if f := p.found[t.Name+" "+program.Key]; f != nil && f.path != "" {
-			all = append(all, Program{Name: f.name, Path: f.path, Version: f.version})
+			all = append(all, Program{Name: f.name, Path: f.path, Version: f.version.Text, Newer: f.version.Newer})
 		}
 	}
 	return all

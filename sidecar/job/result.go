@@ -60,6 +60,7 @@ type Program struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	Version string `json:"version,omitempty"`
+	Newer   bool   `json:"newer,omitempty"` // than the newest version that the adapter was tested with
 }
 
 // Times are the parts of a call that metrics count and results do not print.
