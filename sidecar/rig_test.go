@@ -331,7 +331,7 @@ func (w *world) child(o orders) (rep report, died bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GORACE=atexit_sleep_ms=0") // no second at each exit under the race detector
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	var stdout strings.Builder
