@@ -179,7 +179,7 @@ func TestRecoveryKilledAnywhere(t *testing.T) {
 		call         string
 		from, stride int
 		want         int
-	}{{"renameat2", 1, 1, 2}, {"fsync", 3, 2, 2}, {"unlinkat", 3, 2, 1}, {"pwrite64", 20, 8, 1}} {
+	}{{"renameat2", 1, 1, 2}, {"fsync", 2, 2, 1}, {"unlinkat", 2, 3, 1}, {"pwrite64", 4, 9, 1}} {
 		t.Run(c.call, func(t *testing.T) {
 			t.Parallel()
 			fired := 0
@@ -233,13 +233,13 @@ func TestErrorsAnywhere(t *testing.T) {
 			call, err    string
 			stride, want int
 		}{
-			{"renameat2", "EIO", 1, 5},
-			{"renameat2", "ENOSPC", 2, 3},
-			{"fsync", "EIO", 1, 5},
-			{"fsync", "ENOSPC", 2, 3},
+			{"renameat2", "EIO", 1, 4},
+			{"renameat2", "ENOSPC", 3, 2},
+			{"fsync", "EIO", 1, 4},
+			{"fsync", "ENOSPC", 3, 2},
 			{"mkdirat", "ENOSPC", 1, 1},
 			{"pwrite64", "EIO", 7, 3},
-			{"pwrite64", "ENOSPC", 5, 4},
+			{"pwrite64", "ENOSPC", 7, 3},
 		} {
 			t.Run(c.call+"/"+c.err, func(t *testing.T) {
 				t.Parallel()

@@ -18,6 +18,7 @@ func TestManyProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("build/a.v", "0\n")
+	w.recovered() // the first start makes the directories
 	const workers, each = 3, 4
 	var wg sync.WaitGroup
 	refused, failures := make(chan int, workers), make(chan string, workers)
