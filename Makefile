@@ -7,7 +7,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 
 # What the tests and the demo need beside Go: command or file, and the Debian package that brings it.
 NEEDS := yosys:yosys iverilog:iverilog vvp:iverilog mkfs.btrfs:btrfs-progs mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs \
-	losetup:mount strace:strace git:git gcc:gcc /usr/include/stdio.h:libc6-dev
+	losetup:mount strace:strace python3:python3 git:git gcc:gcc /usr/include/stdio.h:libc6-dev
 
 # make is often called by users whose PATH lacks the directories of mkfs and losetup.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin

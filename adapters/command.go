@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -60,7 +61,7 @@ func Command(argv []string, outs []Out, session bool) (*Tool, Args, error) {
 		for i := range full[1:] {
 			full[i+1] = slots.Replace(full[i+1])
 		}
-		return Invocation{Steps: []Step{{Name: "run", Argv: full}}}, nil
+		return Invocation{Steps: []Step{{Name: path.Base(argv[0]), Argv: full}}}, nil
 	}
 	a, err := t.Decode(raw)
 	if err = errors.Join(append(errs, err)...); err != nil {

@@ -71,6 +71,8 @@ func checkFile(staged fs.FS, name string, w want) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ErrMissing
+	case errors.Is(err, fs.ErrInvalid): // a link, or what would block
+		return notWhole("not a regular file")
 	case err != nil:
 		return bare(err)
 	case !info.Mode().IsRegular():

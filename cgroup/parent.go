@@ -83,6 +83,7 @@ type Parent struct {
 	mount     *os.File
 	middle    *os.File // directory that holds the groups
 	middleIno uint64
+	ours      bool            // the directory is ours to remove once it is empty
 	own       map[uint64]bool // groups that contain ourselves: never killed
 	null      *os.File        // /dev/null
 	system    []grant         // what every tool may use
@@ -198,9 +199,11 @@ func (p *Parent) makeMiddle(ctx context.Context) error {
 	defer closeFile(base)
 	p.enable(ctx, fd(base))
 	name := path.Base(p.caps.Dir)
-	if err := unix.Mkdirat(fd(base), name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+	err = unix.Mkdirat(fd(base), name, 0o755)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
+	p.ours = err == nil || !p.o.guest // a living server's stays, even if it is empty
 	if p.middle, err = openDir(fd(base), name); err != nil {
 		return err
 	}
@@ -423,7 +426,7 @@ func (p *Parent) Close(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.middle != nil && !p.o.guest {
+	if p.middle != nil && p.ours {
 		_ = unix.Unlinkat(fd(p.mount), relative(path.Join(p.site.Base, path.Base(p.caps.Dir))), unix.AT_REMOVEDIR) // not empty: the next start adopts
 	}
 	closeFile(p.middle)

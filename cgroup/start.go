@@ -204,6 +204,9 @@ func (l *launch) run(inflight chan struct{}) error {
 	if err == nil && l.c.FileSizeMax > 0 {
 		limit := uint64(l.c.FileSizeMax)
 		err = unix.Prlimit(l.pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}, nil)
+		if errors.Is(err, unix.EPERM) && !l.g.p.o.LimitsRequired { // another uid, and we lack CAP_SYS_RESOURCE
+			l.g.unlimited, err = append(l.g.unlimited, "RLIMIT_FSIZE"), nil
+		}
 	}
 	process := &Process{g: l.g, pid: l.pid, pidfd: os.NewFile(uintptr(l.pidfd), "pidfd"), reaped: make(chan struct{}), linger: l.c.Linger, out: l.out}
 	reaper.register(l.pid)

@@ -179,6 +179,7 @@ func childMain(text string) {
 		rep.Ops = d.ops
 	}
 	fatal(json.NewEncoder(os.Stdout).Encode(rep))
+	fatal(s.groups.Close(ctx))
 	os.Exit(0) // and leaves the ledger as a crash would
 }
 

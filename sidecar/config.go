@@ -250,6 +250,11 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 		v.bad("workspace", "%q holds %q, which make, Yosys and others cannot be told in a path: use a directory without it (a bind mount will do)", workspace, workspace[i])
 		return
 	}
+	for above := filepath.Dir(workspace); above != "/"; above = filepath.Dir(above) {
+		if _, err := os.Lstat(filepath.Join(above, ".eda-sidecar", "owner.lock")); err == nil {
+			v.bad("workspace", "%q lies in the workspace %q, whose tools could read its ledger: name a directory outside", workspace, above)
+		}
+	}
 	c.Workspace = workspace
 	c.StateDir = filepath.Join(workspace, ".eda-sidecar", "state")
 	if stateDir != "" {

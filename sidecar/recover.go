@@ -400,6 +400,9 @@ func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
 	}
 	defer func() { _ = owner.Release() }() // nothing was written
 	reader, err := ledger.OpenReader(cfg.StateDir)
+	if errors.Is(err, ledger.ErrEmpty) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, LedgerError("open the ledger", err)
 	}

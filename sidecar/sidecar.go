@@ -54,7 +54,10 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	s := &Sidecar{cfg: cfg, table: lock.New(lock.Options{})}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Close())
+			_ = s.Close() // the first error tells more
+		}
+		if err != nil && ctx.Err() != nil {
+			err = fail(job.CodeCancelled, "open the workspace", context.Cause(ctx))
 		}
 	}()
 	// 1 the volume, by name and by what it does
@@ -69,10 +72,11 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 		return nil, volumeError("open the workspace", err)
 	}
 	// 2 one owner
-	if s.owner, err = durable.Own(seam.fs, s.files.Side()); err != nil {
+	if s.owner, err = own(ctx, seam.fs, s.files.Side()); err != nil {
 		return nil, ownerError(err)
 	}
-	if err := s.files.Probe(); err != nil {
+	// A full volume cannot be tried: recovery needs no room, and admission refuses what does.
+	if err := s.files.Probe(); err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return nil, volumeError("try the workspace's volume", err)
 	}
 	// 3 the ledger, before anything is decided
@@ -100,6 +104,24 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	return s, nil
 }
 
+// own takes the owner lock. That of an engine which was killed may be held a moment longer, by a child of its that was
+// between clone and exec.
+func own(ctx context.Context, fs durable.FS, dir durable.Handle) (*durable.Lock, error) {
+	deadline := time.Now().Add(2 * time.Second)
+	for {
+		lock, err := durable.Own(fs, dir)
+		var owned *durable.OwnedError
+		if !errors.As(err, &owned) || owned.Alive() || time.Now().After(deadline) {
+			return lock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
 // openLedger opens the ledger, and says in the owner lock which epoch it is in.
 func (s *Sidecar) openLedger(ctx context.Context, fault func(string) error) error {
 	if err := checkState(s.cfg.StateDir); err != nil {
@@ -118,7 +140,7 @@ func (s *Sidecar) openLedger(ctx context.Context, fault func(string) error) erro
 		return LedgerError("open the ledger", err)
 	}
 	opening := s.Ledger.Opening()
-	err = s.owner.Write(durable.Owner{WorkspaceID: opening.Workspace, Instance: uuid.NewString(), Epoch: opening.Epoch, BootID: s.bootID})
+	err = s.owner.Write(durable.Owner{WorkspaceID: opening.Workspace, Instance: uuid.NewString(), PID: os.Getpid(), Epoch: opening.Epoch, BootID: s.bootID})
 	if err != nil {
 		return volumeError("write the owner lock", err)
 	}

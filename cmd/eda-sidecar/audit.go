@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,8 +40,11 @@ func newAudit() *cobra.Command {
 		if err := errors.Join(parseTime(since, &q.Since), parseTime(until, &q.Until)); err != nil {
 			return err
 		}
-		r, err := openTrail(flags)
-		if err != nil {
+		if kind != "" && !slices.Contains(audit.Kinds(), q.Kind) {
+			return fmt.Errorf("--kind %q: want one of %v", kind, audit.Kinds())
+		}
+		r, err := openTrail(c, flags)
+		if r == nil || err != nil {
 			return err
 		}
 		defer func() { _ = r.Close() }() // opened for reading
@@ -69,8 +73,8 @@ func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		r, err := openTrail(flags)
-		if err != nil {
+		r, err := openTrail(c, flags)
+		if r == nil || err != nil {
 			return err
 		}
 		defer func() { _ = r.Close() }() // opened for reading
@@ -89,12 +93,17 @@ func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
 	return c
 }
 
-func openTrail(flags *sidecar.Flags) (*ledger.Reader, error) {
+// openTrail opens the ledger for reading, or says that there is nothing to read and returns nil.
+func openTrail(c *cobra.Command, flags *sidecar.Flags) (*ledger.Reader, error) {
 	cfg, err := load(flags)
 	if err != nil {
 		return nil, err
 	}
 	r, err := ledger.OpenReader(cfg.StateDir)
+	if errors.Is(err, ledger.ErrEmpty) {
+		c.PrintErrln("eda-sidecar: nothing is recorded yet")
+		return nil, nil
+	}
 	return r, trailError("open the audit trail", err)
 }
 

@@ -38,7 +38,8 @@ it changes nothing.`,
 		if err != nil {
 			return err
 		}
-		tool, args, err := adapters.Command(argv, targets, session != "")
+		stateful := c.Flags().Changed("session")
+		tool, args, err := adapters.Command(argv, targets, stateful)
 		if err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ it changes nothing.`,
 		}
 		defer func() { _ = s.Close() }() // the next start heals what is left
 		req := job.Request{Tool: tool, Args: args, Digest: job.Digest(argv), Principal: principal, Script: true, Timeout: timeout}
-		if session != "" {
+		if stateful {
 			row, err := s.Runner.OpenSession(c.Context(), principal, session)
 			if err != nil {
 				return err

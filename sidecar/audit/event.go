@@ -42,3 +42,11 @@ type Event struct {
 	At        time.Time      // UTC; the zero value lets the ledger stamp it
 	Data      map[string]any // by kind, see docs/audit.md; JSON values only, never argument values; not changed once handed over
 }
+
+// Kinds returns all kinds, in the order of the documentation.
+func Kinds() []Kind {
+	return []Kind{
+		Allow, Deny, Start, Finish, Commit, Rollback, Timeout, Cancel, Error,
+		WorkerTerminated, TerminationUnproven, Recovered, LedgerOpened, LedgerRestored, LedgerPruned, LedgerClosed,
+	}
+}

@@ -3,6 +3,7 @@ package durable
 import (
 	"errors"
 	"fmt"
+	"os"
 )
 
 // Locking.
@@ -48,7 +49,14 @@ type OwnedError struct {
 
 // Error implements error.
 func (e *OwnedError) Error() string {
-	return fmt.Sprintf("workspace is owned by running instance %q (epoch %d, boot %s)", e.Owner.Instance, e.Owner.Epoch, e.Owner.BootID)
+	return fmt.Sprintf("workspace is owned by running instance %q (pid %d, epoch %d, boot %s)", e.Owner.Instance, e.Owner.PID, e.Owner.Epoch, e.Owner.BootID)
+}
+
+// Alive reports whether the process that the lock file names is seen here. If not, it is in another pid namespace, or
+// dead and its lock about to go.
+func (e *OwnedError) Alive() bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d", e.Owner.PID))
+	return err == nil
 }
 
 // Unwrap returns ErrLocked.

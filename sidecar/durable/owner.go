@@ -18,6 +18,7 @@ const ownerSize = 512
 type Owner struct {
 	WorkspaceID string `json:"workspace_id"`
 	Instance    string `json:"instance"` // of the process that holds the lock, or held it last
+	PID         int    `json:"pid"`      // in that process's own pid namespace
 	Epoch       int64  `json:"epoch"`    // of the ledger; an older ledger was restored
 	BootID      string `json:"boot_id"`
 }

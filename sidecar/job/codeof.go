@@ -64,7 +64,7 @@ func codeOf(err error) Code {
 		return ContainmentUnavailable
 	case errors.As(err, &busy):
 		return Busy
-	case errors.As(err, &start) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)):
+	case errors.As(err, &start) && (start.Op == "stat" || start.Op == "exec") && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)):
 		return ToolNotInstalled
 	}
 	for _, s := range sentinels() {

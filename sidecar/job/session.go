@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -52,6 +55,9 @@ func (r *Runner) Session(ctx context.Context, principal, id string) (ledger.Sess
 
 // OpenSession returns the principal's session of this name, and makes it if there is none.
 func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledger.Session, error) {
+	if name == "" || len(name) > 128 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return ledger.Session{}, failf(InvalidArgument, "session name %.40q: want 1 to 128 bytes of UTF-8 without control characters", name)
+	}
 	row, err := r.ledger.SessionByName(ctx, principal, name)
 	if !errors.Is(err, ledger.ErrNotFound) {
 		return row, err

@@ -289,7 +289,7 @@ func (c *call) answer(err error) Result {
 	r.Programs = c.programs.of(c.req.Tool)
 	if err != nil {
 		e := asError(err)
-		r.Code, r.Message, r.Hint, r.Outputs = e.Code, "cannot run "+r.Tool+": "+e.Error(), e.Code.Hint(), []Published{}
+		r.Code, r.Message, r.Hint, r.Outputs = e.Code, "cannot complete "+r.Tool+": "+e.Error(), e.Code.Hint(), []Published{}
 	}
 	switch end := c.cell.End(); {
 	case end == outcome.Committed:

@@ -14,6 +14,8 @@ var (
 	ErrNewer = errors.New("the ledger was written by a newer version")
 	// ErrWorkspace says that the ledger belongs to another workspace.
 	ErrWorkspace = errors.New("the ledger belongs to another workspace")
+	// ErrEmpty says that nothing was recorded yet: there is no ledger, or one that a crash left before its first event.
+	ErrEmpty = errors.New("nothing is recorded yet")
 	// ErrFresh says that there is no ledger although the workspace holds jobs of one.
 	ErrFresh = errors.New("the ledger is missing although the workspace holds jobs")
 )

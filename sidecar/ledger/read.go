@@ -62,7 +62,9 @@ func (r Record) Line() []byte {
 // OpenReader opens the ledger in a state directory for reading alone, also while another process owns it.
 func OpenReader(dir string) (*Reader, error) {
 	path := filepath.Join(dir, fileName)
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil, ErrEmpty
+	} else if err != nil {
 		return nil, fmt.Errorf("open the ledger: %w", err)
 	}
 	db, err := sql.Open("sqlite", dsn(path, "ro", readerPragmas()...))
@@ -71,8 +73,12 @@ func OpenReader(dir string) (*Reader, error) {
 	}
 	db.SetMaxOpenConns(4)
 	db.SetMaxIdleConns(4)
-	if version, err := identify(context.Background(), db); err != nil || version == 0 {
-		return nil, errors.Join(err, db.Close(), fmt.Errorf("open %q: %w", path, ErrNotFound))
+	version, err := identify(context.Background(), db)
+	if err == nil && version == 0 {
+		err = ErrEmpty
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	for _, p := range readerPragmas() {
 		if err := p.check(context.Background(), db); err != nil {

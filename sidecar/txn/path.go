@@ -34,7 +34,7 @@ func parsePath(s string) (path, string) {
 	if slices.ContainsFunc(p, func(name string) bool { return len(name) > maxName }) {
 		return nil, "has a component longer than 255 bytes"
 	}
-	if p[0] == reserved {
+	if slices.Contains(p, reserved) { // also of another workspace inside of this one
 		return nil, "is inside " + reserved
 	}
 	return p, ""

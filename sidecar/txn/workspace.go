@@ -120,7 +120,7 @@ func (w *Workspace) ensureDir(at durable.Name, mode uint32) (durable.Handle, err
 	if !errors.Is(err, fs.ErrNotExist) {
 		return h, err
 	}
-	if err := w.mkdir(at, mode, -1, -1); err != nil {
+	if err := w.mkdir(at, mode, -1, -1); err != nil && !exists(err) { // two processes may open a new workspace at once
 		return nil, err
 	}
 	if err := w.fs.Sync("txn.open.sync", at.Dir); err != nil {

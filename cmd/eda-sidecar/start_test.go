@@ -1,0 +1,144 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// TestRecoveryWithoutRoom: an exchange needs no block, so what was published is undone on a full volume, too.
+func TestRecoveryWithoutRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, volume(t, 24, "mkfs.ext4", "-q", "-F", "-m", "0", "-N", "1024", "-E", "nodiscard"))
+	w.flags = append(w.flags, "--state-dir", filepath.Join(t.TempDir(), "state"))
+	w.config("min_free_bytes: 1MiB", "min_free_inodes: 8")
+	w.published()
+	free := fill(t, w.dir)
+	w.recovered()
+	w.is("build/a.v", "old\n", "build/b.v", "old\n")
+	free()
+	w.sound()
+}
+
+// TestHalfBornLedger: a ledger that a crash left empty is none: nothing is to be recovered, and nothing was recorded.
+func TestHalfBornLedger(t *testing.T) {
+	t.Parallel()
+	for _, there := range []bool{false, true} {
+		w := newWorld(t)
+		if there {
+			w.recovered()
+			ok(t, os.RemoveAll(w.path(".eda-sidecar/state")))
+			ok(t, os.Mkdir(w.path(".eda-sidecar/state"), 0o700))
+			w.write(".eda-sidecar/state/ledger.db", "")
+		}
+		w.recovered("--dry-run")
+		if a := w.do("audit", "--json"); a.exit == exitInternal {
+			t.Errorf("audit where nothing was recorded, empty file %t: %v", there, a)
+		}
+		w.want(w.sh("echo new >{x}", "x=build/a.v"), exitOK, job.OK)
+		w.sound()
+	}
+}
+
+// TestStateThatIsNoFile: a link or FIFO where the next state is expected is the tool's fault, not ours.
+func TestStateThatIsNoFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, script := range []string{"ln -s /etc/passwd _state.next.json", "mkfifo _state.next.json", "ln -s nowhere _state.next.json"} {
+		a := w.sh(script+"; echo new >{x}", "--session=s", "x=build/a.v")
+		if a.Code != job.OutputInvalid || !a.RolledBack {
+			t.Errorf("%s: %v", script, a)
+		}
+		w.is("build/a.v", "old\n")
+	}
+	w.sound()
+}
+
+// TestToolOfAnotherUser: as root the program runs tools as the workspace's owner, who gets the files and no right more.
+func TestToolOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.give(nobody)
+	a := w.sh("id -u; id -G; echo new >{x}; echo new >{z}; cat build/b.v; chown 0 {x}; kill -0 $PPID; cat ../log; ls ../../../state; setsid sleep 1000 &", "x=build/a.v", "z=new/c.v")
+	w.want(a, exitOK, job.OK)
+	if !strings.HasPrefix(a.Log.Head, "65534\n65534\nold\n") || a.DescendantsKilled != 1 {
+		t.Errorf("%d killed, log %q", a.DescendantsKilled, a.Log.Head)
+	}
+	if got := strings.Count(a.Log.Head, "not permitted") + strings.Count(a.Log.Head, "denied"); got != 4 {
+		t.Errorf("%d refusals, want 4: %q", got, a.Log.Head)
+	}
+	for _, f := range []string{"build/a.v", "new", "new/c.v"} {
+		var st unix.Stat_t
+		ok(t, unix.Stat(w.path(f), &st))
+		if st.Uid != nobody || st.Gid != nobody {
+			t.Errorf("%s belongs to %d:%d", f, st.Uid, st.Gid)
+		}
+	}
+	w.sound()
+}
+
+// TestNestedWorkspace: what is the engine's own, of whichever workspace, is no target.
+func TestNestedWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ok(t, os.Mkdir(w.path("inner"), 0o755))
+	if a := w.do("run", "-w", "inner", "--json", "--out", "x=a.v", "--", "sh", "-c", "echo new >{x}"); a.exit == exitOK { // refusing it is right, too
+		for _, target := range []string{"inner/.eda-sidecar/owner.lock", "inner/.eda-sidecar/state/ledger.db", "inner/.eda-sidecar/new"} {
+			if a := w.sh("echo mine >{x}", "x="+target); a.exit != exitUsage || a.Code != job.InvalidArgument {
+				t.Errorf("%s as a target: %v", target, a)
+			}
+		}
+	}
+	// Once the outer one is a workspace, nothing below it can become one.
+	if a := w.do("run", "-w", "build", "--", "true"); a.exit != exitUsage {
+		t.Errorf("a workspace inside of another: %v", a)
+	}
+}
+
+// TestCancelledStart: a signal while the program starts ends it without a trace, or its call is cancelled in order.
+func TestCancelledStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 8 {
+		r := w.command(nil, w.shArgs("echo new >{x}; sleep 1000", "x=build/a.v")...).start()
+		<-time.After(time.Duration(i*7) * time.Millisecond)
+		r.signal(syscall.SIGTERM)
+		a := r.wait()
+		if a.exit != exitCancelled && a.exit != -1 { // -1: before the handler was there
+			t.Errorf("after %d ms: %v", i*7, a)
+		}
+		for _, found := range w.recovered() {
+			if found.Resolution != txn.Discarded {
+				t.Errorf("after %d ms: %+v", i*7, found)
+			}
+		}
+		w.is("build/a.v", "old\n")
+	}
+	w.sound()
+}
+
+// TestFirstStartsTogether: of processes that open a new workspace at once one has it, and the others are told so.
+func TestFirstStartsTogether(t *testing.T) {
+	t.Parallel()
+	for range 12 {
+		w := newWorld(t)
+		var all []*running
+		for range 3 {
+			all = append(all, w.command(nil, "recover").start())
+		}
+		for _, r := range all {
+			if a := r.wait(); a.exit != exitOK && a.exit != exitRetry {
+				t.Errorf("%v", a)
+			}
+		}
+		w.sound()
+	}
+}
