@@ -35,7 +35,7 @@ func TestCommit(t *testing.T) {
 	if len(res.Outputs) != 2 || res.Outputs[0].Path != "old" || row.State.Artifacts["dir/new"].SHA256 != res.Outputs[1].SHA256 || res.Outputs[1].SHA256 == "" {
 		t.Errorf("outputs %+v, artifacts %+v", res.Outputs, row.State.Artifacts)
 	}
-	if res.Phase != txn.Committed || res.RolledBack || !res.WorkerTerminated || res.Log.Head != "said\n-- run: exit 0 --\n" {
+	if res.Phase != txn.Committed || res.RolledBack || !res.WorkerTerminated || res.Log.Head != "said\n-- sh: exit 0 --\n" {
 		t.Errorf("result %+v", res)
 	}
 	if len(res.Diagnostics) != 1 || !strings.Contains(res.Diagnostics[0].Message, "2 names") {

@@ -314,8 +314,8 @@ func TestReaderAlone(t *testing.T) {
 	if is := files(); is != was {
 		t.Errorf("a reader changed what a crash left: %s, was %s", is, was)
 	}
-	if _, err := OpenReader(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
+	if _, err := OpenReader(t.TempDir()); !errors.Is(err, ErrEmpty) {
+		t.Errorf("got %v, want %v", err, ErrEmpty)
 	}
 	if err := raw(t, dir, "PRAGMA user_version = 2"); err != nil {
 		t.Fatal(err)
