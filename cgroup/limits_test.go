@@ -10,13 +10,11 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func allLimits() Limits {
 	return Limits{specs.LinuxResources{
-		Memory: &specs.LinuxMemory{Limit: ptr(int64(1<<30 + 5)), Swap: ptr(int64(1<<30 + 5))},
-		CPU:    &specs.LinuxCPU{Quota: ptr(int64(150000)), Period: ptr(uint64(100000)), Shares: ptr(uint64(1024))},
-		Pids:   &specs.LinuxPids{Limit: ptr(int64(300))},
+		Memory: &specs.LinuxMemory{Limit: new(int64(1<<30 + 5)), Swap: new(int64(1<<30 + 5))},
+		CPU:    &specs.LinuxCPU{Quota: new(int64(150000)), Period: new(uint64(100000)), Shares: new(uint64(1024))},
+		Pids:   &specs.LinuxPids{Limit: new(int64(300))},
 		BlockIO: &specs.LinuxBlockIO{ThrottleReadBpsDevice: []specs.LinuxThrottleDevice{
 			func() (d specs.LinuxThrottleDevice) { d.Major, d.Minor, d.Rate = 8, 0, 1048576; return d }(),
 		}},
