@@ -76,11 +76,14 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 		return nil, ownerError(err)
 	}
 	// A full volume cannot be tried: recovery needs no room, and admission refuses what does.
-	if err := s.files.Probe(); err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		return nil, volumeError("try the workspace's volume", err)
+	tried := s.files.Probe()
+	if tried != nil && !errors.Is(tried, syscall.ENOSPC) && !errors.Is(tried, syscall.EDQUOT) {
+		return nil, volumeError("try the workspace's volume", tried)
 	}
 	// 3 the ledger, before anything is decided
-	if err := s.openLedger(ctx, seam.fault); err != nil {
+	if err := s.openLedger(ctx, seam.fault); err != nil && tried != nil {
+		return nil, volumeError("try the workspace's volume", tried) // its being full is the cause, however SQLite says it
+	} else if err != nil {
 		return nil, err
 	}
 	// 4-8 kill, prove, decide, retire

@@ -18,9 +18,9 @@ const module = "github.com/eda-sidecar/eda-sidecar"
 
 // noTests lists the packages that may have none, by path below the module, with the reason.
 var noTests = map[string]string{
-	"cgroup/internal/witness": "tested from cgroup, the one package that may mint proofs",
-	"cgroup/cgrouptest":       "three constructors for other packages' tests",
-	"internal/msync":          "aliases of sync and sync/atomic, used by the tests of every core",
+	"cgroup/internal/witness":     "tested from cgroup, the one package that may mint proofs",
+	"sidecar/durable/durabletest": "test seams alone, exercised by the tests of txn and sidecar",
+	"internal/msync":              "aliases of sync and sync/atomic, used by the tests of every core",
 }
 
 // noRace lists the packages whose tests run without the race detector, with the reason.

@@ -108,7 +108,7 @@ func TestPlan(t *testing.T) {
 	batches := plan(r, map[string]string{
 		module + "/a":                       "[a_test.go][]",
 		module + "/b":                       "[][]",
-		module + "/cgroup/cgrouptest":       "[][]",
+		module + "/sidecar/durable/durabletest":       "[][]",
 		module + "/cgroup/internal/witness": "[][x_test.go]",
 		module + "/test/house":              "[a_test.go][]",
 	})
