@@ -228,3 +228,36 @@ func TestConsoleControls(t *testing.T) {
 		}
 	}
 }
+
+var testNames = regexp.MustCompile("`(Test\\w+|\\w+\\.txtar)`")
+
+// TestNamedTestsExist wants every test that README.md names to be there.
+func TestNamedTestsExist(t *testing.T) {
+	var all strings.Builder
+	for _, s := range load(t) {
+		if s.test() {
+			all.WriteString(s.text)
+		}
+	}
+	for name := range tree(t) {
+		all.WriteString(name + "\n")
+	}
+	text := tree(t)["README.md"]
+	named := testNames.FindAllStringSubmatch(text, -1)
+	if len(named) < 20 {
+		t.Errorf("README.md names %d tests only", len(named))
+	}
+	report(t, nowhereNamed(named, all.String()))
+	if got := nowhereNamed([][]string{{"", "TestOfNothing"}}, all.String()); len(got) != 1 {
+		t.Errorf("control: a test that does not exist was found: %q", got)
+	}
+}
+
+func nowhereNamed(named [][]string, text string) (findings []string) {
+	for _, m := range named {
+		if !strings.Contains(text, "func "+m[1]+"(") && !strings.Contains(text, "test/scripts/"+m[1]+"\n") {
+			findings = append(findings, "README.md names "+m[1]+", which does not exist")
+		}
+	}
+	return findings
+}
