@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
-	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
@@ -24,7 +21,6 @@ import (
 
 const (
 	adoptTimeout = 10 * time.Second // for all groups together
-	keptBackups  = 1000             // committed jobs whose displaced originals are kept at most
 	minLandlock  = 3                // a process born below it is not confined
 )
 
@@ -37,14 +33,6 @@ type Recovered struct {
 	Proof      string         `json:"proof,omitempty"` // read, removed, gone, reboot, confined or earlier
 	Actions    []txn.Action   `json:"actions,omitempty"`
 	Reason     string         `json:"reason,omitempty"` // why it is not decided: its keys stay held
-}
-
-// fates is what is known of the groups of earlier processes.
-type fates struct {
-	mu       sync.Mutex
-	empty    []cgroup.Empty
-	confined []cgroup.Confined
-	unproven map[cgroup.Ref]error
 }
 
 // recover brings every job of an earlier process to its end: all its groups are killed and proven empty first.
@@ -85,122 +73,6 @@ func (s *Sidecar) restored(ctx context.Context) (seq int64, err error) {
 		return nil
 	})
 	return seq, err
-}
-
-// reads ends the trail of every call that left a group and no row: a read, which has changed nothing.
-func (s *Sidecar) reads(ctx context.Context, f *fates) error {
-	seen := map[string]bool{}
-	for _, e := range f.empty {
-		id := strings.TrimSuffix(path.Base(e.Group().Path), path.Ext(e.Group().Path))
-		_, err := s.Ledger.Job(ctx, id)
-		if seen[id] || err == nil {
-			continue
-		}
-		if !errors.Is(err, ledger.ErrNotFound) {
-			return err
-		}
-		seen[id] = true
-		var event audit.Event
-		var order audit.Order
-		err = s.Ledger.Events(ctx, ledger.Query{Job: id}, func(r ledger.Record) error {
-			entry, err := audit.Decode(r.Body)
-			if err == nil {
-				event = entry.Event
-				order, err = order.Next(event.Kind)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		switch order.State {
-		case audit.Allowed, audit.Started, audit.TimedOut, audit.Stopped, audit.Unproven:
-			event.Kind, event.At, event.Data = audit.Recovered, time.Time{}, map[string]any{"resolution": string(txn.Discarded), "proof": string(e.How())}
-			if err := durably(s.Ledger.Record(event)); err != nil {
-				return err
-			}
-		case audit.New, audit.Finished, audit.Terminated, audit.Found, audit.Denied, audit.Committed, audit.RolledBack, audit.Closed:
-		}
-	}
-	return nil
-}
-
-// adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
-func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, timeout time.Duration) (*fates, error) {
-	refs, err := s.groups.Leftovers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, row := range open {
-		if j, err := txn.DecodeJournal(row.Doc); err == nil {
-			refs = append(refs, j.Groups...)
-		}
-	}
-	slices.SortFunc(refs, func(a, b cgroup.Ref) int { return compareRefs(a, b) })
-	refs = slices.Compact(refs)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	f := &fates{unproven: map[cgroup.Ref]error{}}
-	var wg sync.WaitGroup
-	for _, ref := range refs {
-		wg.Go(func() { f.adopt(ctx, s.groups, ref) })
-	}
-	wg.Wait()
-	return f, nil
-}
-
-func compareRefs(a, b cgroup.Ref) int {
-	x, y := fmt.Sprint(a), fmt.Sprint(b)
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
-}
-
-func (f *fates) adopt(ctx context.Context, groups *cgroup.Parent, ref cgroup.Ref) {
-	a, err := groups.Adopt(ctx, ref)
-	if err == nil && a.Group != nil {
-		_, _ = a.Group.Kill(ctx) // a refused kill shows in the proof
-		a.Empty, err = a.Group.WaitEmpty(ctx)
-		if err == nil {
-			a.Group.Remove(a.Empty)
-		} else {
-			groups.Sweep(a.Group, a.Group.Remove)
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case err != nil:
-		f.unproven[ref] = err
-	case a.Empty.Proves(ref):
-		f.empty = append(f.empty, a.Empty)
-	default:
-		f.confined = append(f.confined, a.Confined)
-	}
-}
-
-// of sums up a job's groups: it is as its weakest one.
-func (f *fates) of(j *txn.Journal) (proof string, unproven error) {
-	for _, ref := range j.Groups {
-		if err := f.unproven[ref]; err != nil {
-			return "", err
-		}
-		for _, e := range f.empty {
-			if e.Proves(ref) && proof != "confined" {
-				proof = string(e.How())
-			}
-		}
-		for _, c := range f.confined {
-			if c.Covers(ref) {
-				proof = "confined"
-			}
-		}
-	}
-	return proof, nil
 }
 
 // recoverJob decides one open job, by its phase and by the identities of its files, and closes its row. What it may
@@ -325,56 +197,6 @@ func (s *Sidecar) chain(target string) (edges []txn.Edge) {
 		dir = filepath.Join(dir, name)
 	}
 	return edges
-}
-
-// orphans ends directories in jobs/ that no row knows.
-func (s *Sidecar) orphans(ctx context.Context) error {
-	names, err := s.files.Orphans()
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		_, err := s.Ledger.Job(ctx, name)
-		if err == nil {
-			continue
-		}
-		if !errors.Is(err, ledger.ErrNotFound) {
-			return err
-		}
-		kept, err := s.files.KeepOrphan(name)
-		if err != nil {
-			return err
-		}
-		if kept {
-			s.Recovered = append(s.Recovered, Recovered{Job: name, Resolution: txn.Conflicted, Reason: "the ledger does not know this job directory: it was moved to conflicts/"})
-		}
-	}
-	return nil
-}
-
-// retire lets the backups of settled jobs expire: those that are old, and the oldest beyond the number that is kept.
-func (s *Sidecar) retire(ctx context.Context) error {
-	rows, err := s.Ledger.Unretired(ctx)
-	if err != nil {
-		return err
-	}
-	for i, row := range rows {
-		if row.Phase == txn.Committed && time.Since(row.UpdatedAt) < s.cfg.BackupRetention && len(rows)-i <= keptBackups {
-			continue
-		}
-		j, err := txn.DecodeJournal(row.Doc)
-		if err != nil {
-			continue // its final row says all; the directory waits for an operator
-		}
-		if err := s.files.Retire(j, fateOf(row.Phase)); err != nil {
-			return err
-		}
-		if _, err := s.Ledger.Retired(row.ID); err != nil {
-			return err
-		}
-	}
-	_ = s.files.EmptyTrash() // what cannot be deleted now is tried again by the next start
-	return nil
 }
 
 // DryRun says what recovery would do about the files of every open job, and changes nothing. It returns a *job.Error

@@ -1,0 +1,89 @@
+package sidecar
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
+)
+
+// fates is what is known of the groups of earlier processes.
+type fates struct {
+	mu       sync.Mutex
+	empty    []cgroup.Empty
+	confined []cgroup.Confined
+	unproven map[cgroup.Ref]error
+}
+
+// adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
+func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, timeout time.Duration) (*fates, error) {
+	refs, err := s.groups.Leftovers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range open {
+		if j, err := txn.DecodeJournal(row.Doc); err == nil {
+			refs = append(refs, j.Groups...)
+		}
+	}
+	slices.SortFunc(refs, func(a, b cgroup.Ref) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	refs = slices.Compact(refs)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	f := &fates{unproven: map[cgroup.Ref]error{}}
+	var wg sync.WaitGroup
+	for _, ref := range refs {
+		wg.Go(func() { f.adopt(ctx, s.groups, ref) })
+	}
+	wg.Wait()
+	return f, nil
+}
+
+func (f *fates) adopt(ctx context.Context, groups *cgroup.Parent, ref cgroup.Ref) {
+	a, err := groups.Adopt(ctx, ref)
+	if err == nil && a.Group != nil {
+		_, _ = a.Group.Kill(ctx) // a refused kill shows in the proof
+		a.Empty, err = a.Group.WaitEmpty(ctx)
+		if err == nil {
+			a.Group.Remove(a.Empty)
+		} else {
+			groups.Sweep(a.Group, a.Group.Remove)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err != nil:
+		f.unproven[ref] = err
+	case a.Empty.Proves(ref):
+		f.empty = append(f.empty, a.Empty)
+	default:
+		f.confined = append(f.confined, a.Confined)
+	}
+}
+
+// of sums up a job's groups: it is as its weakest one.
+func (f *fates) of(j *txn.Journal) (proof string, unproven error) {
+	for _, ref := range j.Groups {
+		if err := f.unproven[ref]; err != nil {
+			return "", err
+		}
+		for _, e := range f.empty {
+			if e.Proves(ref) && proof != "confined" {
+				proof = string(e.How())
+			}
+		}
+		for _, c := range f.confined {
+			if c.Covers(ref) {
+				proof = "confined"
+			}
+		}
+	}
+	return proof, nil
+}
