@@ -10,49 +10,48 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
-// Result is the answer to every call, in the form that is printed and sent. RolledBack false beside an error code
-// means that the undo is not finished or not proven durable: the keys stay held until it is.
+// Result is the answer to every call, in the form that is printed and sent.
 type Result struct {
-	Code              Code                  `json:"code"`
-	Verdict           adapters.Verdict      `json:"verdict,omitempty"`
-	Summary           string                `json:"summary,omitempty"` // one line, by the adapter
-	Message           string                `json:"message,omitempty"` // what went wrong: operation, object, cause
-	Hint              string                `json:"hint,omitempty"`    // what to do about it
-	Tool              string                `json:"tool"`
-	Job               string                `json:"job_id"`
-	Session           string                `json:"session_id,omitempty"`
-	SessionVersion    int64                 `json:"session_version,omitempty"` // generation after the call
-	Phase             txn.Phase             `json:"phase,omitempty"`           // empty for a read
-	RolledBack        bool                  `json:"rolled_back"`
-	WorkerTerminated  bool                  `json:"worker_terminated"` // every group that was started is proven empty
-	DescendantsKilled int                   `json:"descendants_killed"`
-	Duration          int64                 `json:"duration_ms"` // from the call to the answer
-	Outputs           []Published           `json:"outputs"`
-	Undeclared        []string              `json:"undeclared_files"` // relative to the job directory; at most 100
-	UndeclaredTotal   int                   `json:"undeclared_total,omitempty"`
-	Diagnostics       []adapters.Diagnostic `json:"diagnostics"`
-	Data              any                   `json:"data,omitempty"`
-	Log               Log                   `json:"log"`
-	Usage             cgroup.Usage          `json:"usage"`
-	Programs          []Program             `json:"programs,omitempty"`
+	Code              Code                  `json:"code"`                       // how the call ended: see the table of codes
+	Verdict           adapters.Verdict      `json:"verdict,omitempty"`          // what the adapter says of the tool's work: ok; findings (the work was done, and there is something to look at: committed); failed; invalid
+	Summary           string                `json:"summary,omitempty"`          // one line, by the adapter
+	Message           string                `json:"message,omitempty"`          // what went wrong: operation, object, cause
+	Hint              string                `json:"hint,omitempty"`             // what to do about it
+	Tool              string                `json:"tool"`                       // what was called
+	Job               string                `json:"job_id"`                     // names the job in the audit trail
+	Session           string                `json:"session_id,omitempty"`       // where it worked; empty for a read without one
+	SessionVersion    int64                 `json:"session_version,omitempty"`  // the session's generation after the call
+	Phase             txn.Phase             `json:"phase,omitempty"`            // the journal's; empty for a read
+	RolledBack        bool                  `json:"rolled_back"`                // nothing has changed. False beside an error code: the undo is not finished, or not proven durable
+	WorkerTerminated  bool                  `json:"worker_terminated"`          // every group that was started is proven empty
+	DescendantsKilled int                   `json:"descendants_killed"`         // processes that outlived their step's leader
+	Duration          int64                 `json:"duration_ms"`                // from the call to the answer
+	Outputs           []Published           `json:"outputs"`                    // what was published, in the order of the slots
+	Undeclared        []string              `json:"undeclared_files"`           // what else the tool left, relative to the job directory, at most 100; never published
+	UndeclaredTotal   int                   `json:"undeclared_total,omitempty"` // how many there were, if more than are listed
+	Diagnostics       []adapters.Diagnostic `json:"diagnostics"`                // severity, file, line, column, code and message of the tool; errors first, 200 at most
+	Data              any                   `json:"data,omitempty"`             // the adapter's structured result
+	Log               Log                   `json:"log"`                        // what the tool printed
+	Usage             cgroup.Usage          `json:"usage"`                      // CPU seconds, peaks of memory and processes, I/O, pressure; absent where the kernel does not say. unlimited: limits that could not be set
+	Programs          []Program             `json:"programs,omitempty"`         // what ran: name, path, version, and whether it is newer than any that was tested
 }
 
 // Published is one output at its target. SHA256 is hex; of a tree the digest of its manifest.
 type Published struct {
-	Name   string `json:"name"`
-	Path   string `json:"path"` // relative to the workspace
-	Bytes  int64  `json:"bytes"`
-	SHA256 string `json:"sha256,omitempty"`
+	Name   string `json:"name"`             // of the parameter, such as netlist
+	Path   string `json:"path"`             // relative to the workspace
+	Bytes  int64  `json:"bytes"`            // size
+	SHA256 string `json:"sha256,omitempty"` // hex; of a tree the digest of its manifest
 	Absent bool   `json:"absent,omitempty"` // an optional output that the tool did not write; the target is as it was
 }
 
 // Log is what the tool printed: the first and last 64 KiB of it at most. Path is relative to the workspace, empty once the log is gone.
 type Log struct {
-	Head      string `json:"head"`
-	Tail      string `json:"tail"` // empty if Head holds all
-	Bytes     int64  `json:"bytes"`
-	Truncated bool   `json:"truncated"` // bytes were dropped, of the log file or of what lies between head and tail
-	Path      string `json:"path,omitempty"`
+	Head      string `json:"head"`           // the first 64 KiB
+	Tail      string `json:"tail"`           // the last 64 KiB of what is not in head
+	Bytes     int64  `json:"bytes"`          // printed in all
+	Truncated bool   `json:"truncated"`      // bytes were dropped, of the log file or of what lies between head and tail
+	Path      string `json:"path,omitempty"` // of the whole log, relative to the workspace; empty once it is gone
 }
 
 // Program is what was run, and its version as it says itself.

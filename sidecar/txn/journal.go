@@ -41,32 +41,32 @@ const (
 // Journal is what a job intends and has done to files, with their identities: the ledger's jobs.doc.
 // Paths are relative to the workspace, cleaned, with forward slashes, and untrusted when read back.
 type Journal struct {
-	Version     int          `json:"version"` // 1
-	Job         string       `json:"job"`
-	Session     string       `json:"session,omitempty"`
-	Tool        string       `json:"tool"`
-	Principal   string       `json:"principal"`
-	RequestID   string       `json:"request_id,omitempty"`
-	LandlockABI int          `json:"landlock_abi"` // in force for every process of the job
-	BootID      string       `json:"boot_id"`
-	Epoch       int64        `json:"epoch"`  // of the ledger, when the job began
-	Groups      []cgroup.Ref `json:"groups"` // one a step
-	BaseGen     int64        `json:"base_gen"`
-	NewGen      int64        `json:"new_gen"`
+	Version     int          `json:"version"`                // 1
+	Job         string       `json:"job"`                    // job id, and the name of its directory in jobs/
+	Session     string       `json:"session,omitempty"`      // id of the session that is locked
+	Tool        string       `json:"tool"`                   // what runs
+	Principal   string       `json:"principal"`              // who called
+	RequestID   string       `json:"request_id,omitempty"`   // the caller's own name for the call
+	LandlockABI int          `json:"landlock_abi"`           // in force for every process of the job
+	BootID      string       `json:"boot_id"`                // of the kernel that it ran under
+	Epoch       int64        `json:"epoch"`                  // of the ledger, when the job began
+	Groups      []cgroup.Ref `json:"groups"`                 // one a step
+	BaseGen     int64        `json:"base_gen"`               // generation of the session that was cloned
+	NewGen      int64        `json:"new_gen"`                // generation that the commit makes
 	CreatedDirs []string     `json:"created_dirs,omitempty"` // parents made for new targets, outermost first
-	Outputs     []Output     `json:"outputs"`
+	Outputs     []Output     `json:"outputs"`                // one a target
 }
 
 // Output is one declared output in the journal.
 type Output struct {
-	Index  int     `json:"index"`
-	Name   string  `json:"name"` // parameter name, such as netlist
-	Kind   Kind    `json:"kind"`
-	Target string  `json:"target"` // workspace-relative
-	Parent DirID   `json:"parent"` // of the target; zero while the parent has yet to be created
-	Staged string  `json:"staged"` // jobs/<job>/o<i>: staged before the exchange, backup after it
-	Method Method  `json:"method"`
-	Old    FileID  `json:"old"`           // the pre-image; Exists false: a new name
+	Index  int     `json:"index"`         // of its slot
+	Name   string  `json:"name"`          // parameter name, such as netlist
+	Kind   Kind    `json:"kind"`          // file or tree
+	Target string  `json:"target"`        // workspace-relative
+	Parent DirID   `json:"parent"`        // of the target; zero while the parent has yet to be created
+	Staged string  `json:"staged"`        // jobs/<job>/o<i>: staged before the exchange, backup after it
+	Method Method  `json:"method"`        // exchange or noreplace
+	Old    FileID  `json:"old"`           // the pre-image
 	New    *FileID `json:"new,omitempty"` // set from publishing_outputs on
 }
 
@@ -78,16 +78,16 @@ type DirID struct {
 
 // FileID identifies a file or a tree and its content. Times are nanoseconds since the epoch, sizes bytes.
 type FileID struct {
-	Exists  bool   `json:"exists"`
-	Type    string `json:"type,omitempty"` // file | dir
-	Ino     uint64 `json:"ino,omitempty"`
-	Btime   int64  `json:"btime,omitempty"`
-	Size    int64  `json:"size,omitempty"`
-	MtimeNS int64  `json:"mtime_ns,omitempty"`
-	Mode    uint32 `json:"mode,omitempty"`
-	UID     uint32 `json:"uid,omitempty"`
-	GID     uint32 `json:"gid,omitempty"`
-	Nlink   uint64 `json:"nlink,omitempty"`
+	Exists  bool   `json:"exists"`             // false: no name there
+	Type    string `json:"type,omitempty"`     // file | dir
+	Ino     uint64 `json:"ino,omitempty"`      // inode
+	Btime   int64  `json:"btime,omitempty"`    // birth, nanoseconds since the epoch
+	Size    int64  `json:"size,omitempty"`     // bytes
+	MtimeNS int64  `json:"mtime_ns,omitempty"` // modification, nanoseconds since the epoch
+	Mode    uint32 `json:"mode,omitempty"`     // permission bits
+	UID     uint32 `json:"uid,omitempty"`      // owner
+	GID     uint32 `json:"gid,omitempty"`      // group
+	Nlink   uint64 `json:"nlink,omitempty"`    // names of the inode
 	SHA256  string `json:"sha256,omitempty"`   // hex; new files only
 	TreeSum string `json:"tree_sum,omitempty"` // hex digest of a tree's manifest
 }

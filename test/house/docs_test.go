@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,6 +23,12 @@ var tables = []struct {
 	{"docs/audit.md", "orders", func(*testing.T, []*source) string { return audit.Table() }},
 	{"docs/audit.md", "kinds", constants("sidecar/audit", "Kind", "kind")},
 	{"docs/journal.md", "phases", constants("sidecar/txn", "Phase", "phase")},
+	{"docs/journal.md", "document", fields("sidecar/txn", "Journal")},
+	{"docs/journal.md", "output", fields("sidecar/txn", "Output")},
+	{"docs/journal.md", "identity", fields("sidecar/txn", "FileID")},
+	{"docs/protocol.md", "result", fields("sidecar/job", "Result")},
+	{"docs/protocol.md", "output", fields("sidecar/job", "Published")},
+	{"docs/protocol.md", "log", fields("sidecar/job", "Log")},
 }
 
 // constants renders the constants of a string type, with their comments, in the order of the source.
@@ -45,6 +52,36 @@ func constants(dir, typ, title string) func(*testing.T, []*source) string {
 			t.Errorf("%s has no constants of type %s", dir, typ)
 		}
 		return "| " + title + " | meaning |\n|---|---|\n" + rows.String()
+	}
+}
+
+// fields renders the fields of a struct as JSON names them, with their comments, in the order of the source.
+func fields(dir, typ string) func(*testing.T, []*source) string {
+	return func(t *testing.T, files []*source) string {
+		var rows strings.Builder
+		for _, s := range files {
+			if s.dir != dir || s.test() {
+				continue
+			}
+			ast.Inspect(s.syntax, func(n ast.Node) bool {
+				spec, ok := n.(*ast.TypeSpec)
+				if !ok || spec.Name.Name != typ {
+					return true
+				}
+				for _, f := range spec.Type.(*ast.StructType).Fields.List {
+					if f.Comment == nil {
+						t.Errorf("%s.%s.%v has no comment for its table", dir, typ, f.Names)
+					}
+					name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
+					fmt.Fprintf(&rows, "| `%s` | %s |\n", name, strings.ReplaceAll(strings.TrimSpace(f.Comment.Text()), "|", "or"))
+				}
+				return false
+			})
+		}
+		if rows.Len() == 0 {
+			t.Errorf("%s has no struct %s", dir, typ)
+		}
+		return "| field | meaning |\n|---|---|\n" + rows.String()
 	}
 }
 
