@@ -106,11 +106,11 @@ func TestPlan(t *testing.T) {
 	var out strings.Builder
 	r := newReport(func(s string) { out.WriteString(s) })
 	batches := plan(r, map[string]string{
-		module + "/a":                       "[a_test.go][]",
-		module + "/b":                       "[][]",
-		module + "/sidecar/durable/durabletest":       "[][]",
-		module + "/cgroup/internal/witness": "[][x_test.go]",
-		module + "/test/house":              "[a_test.go][]",
+		module + "/a":                           "[a_test.go][]",
+		module + "/b":                           "[][]",
+		module + "/sidecar/durable/durabletest": "[][]",
+		module + "/cgroup/internal/witness":     "[][x_test.go]",
+		module + "/test/house":                  "[a_test.go][]",
 	})
 	if len(batches) != 2 || len(batches[0].packages) != 1 || len(batches[1].packages) != 1 || batches[0].race || !batches[1].race {
 		t.Errorf("batches = %+v, want test/house, and a with -race", batches)
