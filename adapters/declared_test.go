@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,7 +102,7 @@ func asJSON(t *testing.T, config string) any {
 	return convert(tree)
 }
 
-// TestDeclaredSchema: the embedded schema has the keys of the Go types, no more and no fewer.
+// TestDeclaredSchema: the embedded schema has the keys of the Go types, no more and no fewer, and names no kind without a validator.
 func TestDeclaredSchema(t *testing.T) {
 	var doc map[string]any
 	if err := json.Unmarshal([]byte(DeclaredSchema()), &doc); err != nil {
@@ -133,6 +134,12 @@ func compareKeys(t *testing.T, at string, typ reflect.Type, schema any) {
 	if typ.Kind() != reflect.Struct || !ok {
 		if typ.Kind() == reflect.Struct {
 			t.Errorf("%s: the schema has no properties", at)
+		}
+		if kinds, listed := s["enum"].([]any); typ == reflect.TypeFor[Kind]() {
+			unknown := func(k any) bool { name, text := k.(string); return !text || !Kind(name).Known() }
+			if !listed || slices.ContainsFunc(kinds, unknown) {
+				t.Errorf("%s: the schema lists %v, not all are kinds", at, kinds)
+			}
 		}
 		return
 	}

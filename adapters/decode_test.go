@@ -37,7 +37,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"output-is-input", "yosys_synth", `{"sources":["a.v"],"top":"t","netlist":"t.json","verilog":"a.v"}`, "verilog", "is also sources"},
 		{"outputs-equal", "yosys_synth", `{"sources":["a.v"],"top":"t","netlist":"t.json","stat":"t.json"}`, "stat", "is also netlist"},
 		{"liberty-without-generic", "yosys_synth", `{"sources":["a.v"],"top":"t","netlist":"t.json","target":"ice40","liberty":"c.lib"}`, "liberty", "generic only"},
-		{"wave-format", "iverilog_simulate", `{"sources":["a.v"],"top":"t","wave":"t.vcd","wave_format":"fst"}`, "wave_format", "ends in .vcd"},
+		{"wave-ext", "iverilog_simulate", `{"sources":["a.v"],"top":"t","wave":"t.fst"}`, "wave", "must end in .vcd"},
 		{"define", "iverilog_simulate", `{"sources":["a.v"],"top":"t","defines":["A=$(id)"]}`, "defines", "does not match"},
 		{"plusarg", "iverilog_simulate", `{"sources":["a.v"],"top":"t","plusargs":["-x"]}`, "plusargs", "does not match"},
 		{"wave-name", "iverilog_simulate", `{"sources":["a.v"],"top":"t","wave_name":"../x.vcd"}`, "wave_name", "does not match"},

@@ -40,6 +40,6 @@
 //
 // # Sources
 //
-// Measured behaviour of the programs (Debian 12); IEEE 1364-2005 clause 18 (VCD); GTKWave fstapi.h (FST); RFC 8259 (JSON), RFC 7396 (merge
+// Measured behaviour of the programs (Debian 12); IEEE 1364-2005 clause 18 (VCD); RFC 8259 (JSON), RFC 7396 (merge
 // patch); yosys kernel/log.cc; Icarus Verilog ivl and vvp.
 package adapters

@@ -117,12 +117,12 @@ func mustJSON(t *testing.T, v any) []byte {
 func FuzzValidators(f *testing.F) {
 	for _, text := range []string{
 		`{"modules":{"top":{}}}`, "module t; endmodule\n", "$enddefinitions $end\n#1\n1!\n", "#! vvp\n:ivl_version \"\";\n:file_names 0;\n",
-		`[1e5,"\u0041",{"a":null}]`, "text é\n", "\x00\x00\x00\x00\x00\x00\x00\x01\x49",
+		`[1e5,"\u0041",{"a":null}]`, "text é\n",
 	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, w := range []want{{kind: KindJSON}, {kind: KindYosysJSON, mustContain: "top"}, {kind: KindVerilog}, {kind: KindVVP}, {kind: KindVCD}, {kind: KindFST}, {kind: KindText, mustContain: "te"}} {
+		for _, w := range []want{{kind: KindJSON}, {kind: KindYosysJSON, mustContain: "top"}, {kind: KindVerilog}, {kind: KindVVP}, {kind: KindVCD}, {kind: KindText, mustContain: "te"}} {
 			if len(text) == 0 {
 				return
 			}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +26,8 @@ func iverilogSimulate() *Tool {
 	return &Tool{
 		Name: "iverilog_simulate", Title: "Simulate Verilog with Icarus",
 		Doc: "Compiles a Verilog test bench with Icarus Verilog and runs it. " +
-			"Fails on $error, $fatal, $stop, a file that cannot be opened, or a line that begins with ERROR. " +
+			"Fails on $error, $fatal, $stop, a file that $readmemh, $readmemb, $writememh or $dumpfile cannot open, or a line that begins with ERROR; " +
+			"a $fopen that fails is silent: it returns 0 to the design. " +
 			"Writes the waves that the design dumps, and what it prints, on request. The design runs: it can open files. Findings are warnings.",
 		Trust: Design, LogIsEvidence: true,
 		Programs: []Program{
@@ -50,8 +50,8 @@ func iverilogSimulate() *Tool {
 				Name: "wave_name", Kind: Text, Default: "dump.vcd", Pattern: `[A-Za-z0-9][A-Za-z0-9_.-]*`, MaxLength: 128,
 				Doc: "The name that the design gives to $dumpfile. Example: dump.vcd.",
 			},
-			{Name: "wave_format", Kind: Enum, Enum: []string{"vcd", "fst"}, Doc: "Format of the waves; left out: what wave's extension says, or vcd. Example: fst."},
-			{Name: "wave", Kind: Output, Format: KindWave, Doc: "Target of the waves, .vcd or .fst. The design must call $dumpfile and $dumpvars. Example: build/tb.vcd."},
+			// VCD only: vvp writes FST through tmpfile(), which opens /tmp whatever TMPDIR says, and tools have no /tmp.
+			{Name: "wave", Kind: Output, Format: KindVCD, Doc: "Target of the waves, .vcd. The design must call $dumpfile and $dumpvars. Example: build/tb.vcd."},
 			{Name: "log", Kind: Output, Format: KindFile, AllowEmpty: true, Doc: "Target of what the simulation prints. Example: build/tb.log."},
 		},
 		Plan: planSimulate, Validate: validateSimulate, Parse: parseSimulate,
@@ -63,18 +63,11 @@ func planSimulate(a Args) (Invocation, error) {
 	compile := slices.Concat([]string{"iverilog", "-g" + a.Text("std"), "-s", a.Text("top"), "-Wall"},
 		prefixed("-I", a.InputDirs("include_dirs")), prefixed("-D", a.Texts("defines")), []string{"-o", vvpProgram}, a.Inputs("sources"))
 
-	format, err := waveFormat(a)
-	if err != nil {
-		return Invocation{}, err
-	}
 	run := []string{"vvp", "-N"}
 	if slot := a.Staged("log"); slot != "" {
 		run = append(run, "-l"+slot)
 	}
 	run = append(run, vvpProgram)
-	if format == "fst" {
-		run = append(run, "-fst")
-	}
 	run = append(run, prefixed("+", a.Texts("plusargs"))...)
 	inv := Invocation{Steps: []Step{
 		{Name: "compile", Argv: compile, Makes: []Product{{vvpProgram, KindVVP}}},
@@ -84,20 +77,6 @@ func planSimulate(a Args) (Invocation, error) {
 		inv.Collect = []Collect{{Output: "wave", From: a.Text("wave_name")}}
 	}
 	return inv, nil
-}
-
-// waveFormat is what the simulator is to write. It keeps the name dump.vcd also for FST (measured), so the target's extension decides.
-func waveFormat(a Args) (string, error) {
-	format := a.Text("wave_format")
-	target, ok := a.Output("wave")
-	if !ok {
-		return format, nil
-	}
-	ext := strings.ToLower(strings.TrimPrefix(path.Ext(target), "."))
-	if format != "" && format != ext {
-		return "", badArg("wave_format", "is %s, and wave ends in .%s", format, ext)
-	}
-	return ext, nil
 }
 
 // validateSimulate says why waves are missing: nothing else tells a caller.
@@ -195,7 +174,7 @@ func (s *simulation) ran(line []byte) {
 			s.message(string(word), string(rest))
 			return
 		}
-	case "VCD info", "FST info", "LXT info", "LXT2 info":
+	case "VCD info", "LXT info", "LXT2 info":
 		name, ok := strings.CutPrefix(string(rest), "dumpfile ")
 		if name, opened := strings.CutSuffix(name, " opened for output."); ok && opened && len(s.data.Waves) < maxList {
 			s.data.Waves = append(s.data.Waves, name)

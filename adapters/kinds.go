@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"path"
 	"slices"
 	"strconv"
 	"text/scanner"
@@ -25,8 +24,6 @@ const (
 	KindVerilog   Kind = "verilog"    // balanced module and endmodule, the last token endmodule; a cut between two modules is seen only by the requested top
 	KindVVP       Kind = "vvp"        // the file table, which comes last, is complete
 	KindVCD       Kind = "vcd"        // whole value changes, times that do not fall; VCD has no trailer: a cut at a line end goes unseen
-	KindFST       Kind = "fst"        // chain of blocks to the last byte, with geometry and hierarchy, which are written last
-	KindWave      Kind = "wave"       // fst or vcd, as its extension says
 )
 
 // kindSpec is one row of the table of kinds.
@@ -40,7 +37,6 @@ type want struct {
 	kind        Kind
 	mustContain string
 	allowEmpty  bool
-	ext         string
 }
 
 // kindOf looks a kind up in the table of kinds.
@@ -53,8 +49,6 @@ func kindOf(k Kind) (spec kindSpec, ok bool) {
 		KindVerilog:   {[]string{".v", ".sv", ".vh"}, checkVerilog},
 		KindVVP:       {[]string{".vvp"}, checkVVP},
 		KindVCD:       {[]string{".vcd"}, checkVCD},
-		KindFST:       {[]string{".fst"}, checkFST},
-		KindWave:      {[]string{".vcd", ".fst"}, checkWave},
 	}[k]
 	return spec, ok
 }
@@ -91,7 +85,6 @@ func checkFile(staged fs.FS, name string, w want) error {
 		return bare(err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	w.ext = path.Ext(name)
 	s := newSource(f)
 	err = spec.check(s, w)
 	if s.below.err != nil {

@@ -2,58 +2,8 @@ package adapters
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
-	"io"
 	"strconv"
 )
-
-func checkWave(s *source, w want) error {
-	if w.ext == ".fst" {
-		return checkFST(s, w)
-	}
-	return checkVCD(s, w)
-}
-
-// Block types of FST. Source: GTKWave fstapi.h, enum fstBlockType.
-const (
-	fstHeader   = 0
-	fstGeometry = 3
-	fstHier     = 4
-	fstHierLZ4  = 6
-	fstHierDuo  = 7
-	fstDynamic2 = 8
-)
-
-// checkFST walks the chain: one byte of type, eight of length (big-endian, itself included). The writer puts type 255 (skip) in
-// front of a block until it is whole, so that an unfinished one is refused.
-func checkFST(s *source, _ want) error {
-	geometry, hierarchy := false, false
-	for n := 0; ; n++ {
-		var head [9]byte
-		if _, err := io.ReadFull(s, head[:]); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return notWhole("ends inside a block's head")
-		}
-		kind, length := head[0], int64(binary.BigEndian.Uint64(head[1:])) // one that is too large is negative
-		switch {
-		case n == 0 && (kind != fstHeader || length != 329):
-			return notWhole("does not begin with the header of an FST file")
-		case n > 0 && (kind == fstHeader || kind > fstDynamic2) || length < 8:
-			return notWhole("block %d has type %d and length %d", n, kind, length)
-		}
-		if _, err := io.CopyN(io.Discard, s, length-8); err != nil {
-			return notWhole("block %d is cut", n)
-		}
-		geometry = geometry || kind == fstGeometry
-		hierarchy = hierarchy || kind == fstHier || kind == fstHierLZ4 || kind == fstHierDuo
-	}
-	if !geometry || !hierarchy {
-		return notWhole("has no geometry or hierarchy, which are written at the end")
-	}
-	return nil
-}
 
 // checkVCD: IEEE 1364-2005, clause 18.2. Commands between the changes ($dumpvars ... $end, $comment) are skipped by line.
 func checkVCD(s *source, _ want) error {
