@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +23,30 @@ type Adopted struct {
 }
 
 // Leftovers lists the groups in our directory that this Parent has not made: those of an earlier process. Sorted by name.
-func (p *Parent) Leftovers(ctx context.Context) ([]Ref, error) {
-	names, err := subdirs(fd(p.middle))
+// earlier is the absolute directory that an earlier process used, if it is known: a start in another scope has another one.
+func (p *Parent) Leftovers(ctx context.Context, earlier string) ([]Ref, error) {
+	refs, err := p.leftovers(ctx, p.middle, path.Join(p.site.Base, path.Base(p.caps.Dir)))
+	rel, below := strings.CutPrefix(earlier, p.site.Mount)
+	if err != nil || !below || earlier == p.caps.Dir {
+		return refs, err
+	}
+	dir, err := openDir(fd(p.mount), relative(rel))
+	if errors.Is(err, fs.ErrNotExist) {
+		return refs, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("open group %q: %w", earlier, err)
+	}
+	defer closeFile(dir)
+	more, err := p.leftovers(ctx, dir, path.Clean("/"+rel))
+	return append(refs, more...), err
+}
+
+func (p *Parent) leftovers(ctx context.Context, dir *os.File, at string) ([]Ref, error) {
+	_, parent, err := inode(dir)
+	if err != nil {
+		return nil, err
+	}
+	names, err := subdirs(fd(dir))
 	if err != nil {
 		return nil, fmt.Errorf("list groups: %w", err)
 	}
@@ -35,14 +59,13 @@ func (p *Parent) Leftovers(ctx context.Context) ([]Ref, error) {
 	var refs []Ref
 	for _, name := range names {
 		var st unix.Stat_t
-		err := unix.Fstatat(fd(p.middle), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		err := unix.Fstatat(fd(dir), name, &st, unix.AT_SYMLINK_NOFOLLOW)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && ours[st.Ino] {
 			continue
 		} else if err != nil {
 			return nil, fmt.Errorf("stat group %q: %w", name, err)
 		}
-		rel := path.Join(p.site.Base, path.Base(p.caps.Dir), name)
-		refs = append(refs, p.ref(p.middleIno, rel, st.Ino))
+		refs = append(refs, p.ref(parent, path.Join(at, name), st.Ino))
 	}
 	return refs, ctx.Err()
 }

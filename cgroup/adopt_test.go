@@ -40,7 +40,7 @@ func TestAdoptKillsAndProves(t *testing.T) {
 	w := newWorld(t, Options{})
 	ref, _ := w.leftover()
 	w.open(Options{})
-	refs, err := w.p.Leftovers(t.Context())
+	refs, err := w.p.Leftovers(t.Context(), "")
 	ok(t, err)
 	if len(refs) != 1 || refs[0] != ref {
 		t.Fatalf("leftovers %+v, want %+v", refs, ref)
@@ -56,7 +56,7 @@ func TestAdoptKillsAndProves(t *testing.T) {
 	if !e.Proves(ref) || len(w.marked()) > 0 {
 		t.Errorf("proof %+v, alive %v", e, w.marked())
 	}
-	if refs, err := w.p.Leftovers(t.Context()); err != nil || len(refs) > 0 {
+	if refs, err := w.p.Leftovers(t.Context(), ""); err != nil || len(refs) > 0 {
 		t.Errorf("leftovers %v, %v", refs, err) // it is ours now
 	}
 	a.Group.Remove(e)

@@ -83,7 +83,7 @@ func (p *Parent) checks(ctx context.Context, reasons []Reason) (all []Check) {
 	add(true, "sockets", found, warning)
 	add(c.Subreaper, "subreaper", "set", "")
 	if open {
-		left, err := p.Leftovers(ctx)
+		left, err := p.Leftovers(ctx, "")
 		s := p.Stats()
 		found, warning = fmt.Sprintf("groups of an earlier process %d, unproven %d, removals %d (oldest %v)", len(left), s.Unproven, s.Removing, s.OldestRemoval), ""
 		if err != nil || s.Unproven > 0 || s.OldestRemoval > 30*time.Second || len(left) > 0 && c.Subreaper {

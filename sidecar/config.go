@@ -1,8 +1,10 @@
 package sidecar
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,7 +41,7 @@ type Config struct {
 
 // Flags are what the command line sets. They win over the file.
 type Flags struct {
-	Workspace string   // empty: the current directory
+	Workspace string   // must not be empty
 	StateDir  string   // empty: the file's, else .eda-sidecar/state of the workspace
 	Config    string   // path of the file; empty: none
 	Environ   []string // our own environment, of which env.pass picks
@@ -117,6 +119,9 @@ func LoadConfig(flags Flags) (Config, error) {
 			return Config{}, err
 		}
 		var types *yaml.TypeError
+		if more := yaml.NewDecoder(bytes.NewReader(text)); more.Decode(new(any)) == nil && !errors.Is(more.Decode(new(any)), io.EOF) {
+			return Config{}, fmt.Errorf("config %q: want one YAML document", flags.Config)
+		}
 		if err := yaml.UnmarshalStrict(text, &f); errors.As(err, &types) { // the rest is read all the same
 			for _, mistake := range types.Errors {
 				errs = append(errs, fmt.Errorf("config %q: %s", flags.Config, mistake))
@@ -227,6 +232,10 @@ func (v *validator) absolute(key, path string) {
 
 // places decides workspace and state directory. The workspace must be there; the state directory is made.
 func (v *validator) places(c *Config, flags Flags, stateDir string) {
+	if flags.Workspace == "" {
+		v.bad("workspace", "the name is empty")
+		return
+	}
 	workspace, err := filepath.Abs(flags.Workspace)
 	if err == nil {
 		workspace, err = filepath.EvalSymlinks(workspace)
@@ -250,10 +259,8 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 		v.bad("workspace", "%q holds %q, which make, Yosys and others cannot be told in a path: use a directory without it (a bind mount will do)", workspace, workspace[i])
 		return
 	}
-	for above := filepath.Dir(workspace); above != "/"; above = filepath.Dir(above) {
-		if _, err := os.Lstat(filepath.Join(above, ".eda-sidecar", "owner.lock")); err == nil {
-			v.bad("workspace", "%q lies in the workspace %q, whose tools could read its ledger: name a directory outside", workspace, above)
-		}
+	if above := workspaceAbove(workspace); above != "" {
+		v.bad("workspace", "%q lies in the workspace %q, whose tools could read its ledger: name a directory outside", workspace, above)
 	}
 	c.Workspace = workspace
 	c.StateDir = filepath.Join(workspace, ".eda-sidecar", "state")
@@ -266,18 +273,46 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 			v.bad("state-dir", "%v", err)
 		}
 	}
-	if rel, err := filepath.Rel(workspace, c.StateDir); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") &&
-		rel != filepath.Join(".eda-sidecar", "state") {
+	if !filepath.IsAbs(c.StateDir) {
+		return // said above
+	}
+	c.StateDir = resolve(c.StateDir)
+	if above := workspaceAbove(c.StateDir); within(c.StateDir, workspace) && c.StateDir != filepath.Join(workspace, ".eda-sidecar", "state") {
 		v.bad("state_dir", "%q lies in the workspace, where tools can read: leave it out, or name a place outside", c.StateDir)
+	} else if above != "" && above != workspace {
+		v.bad("state_dir", "%q lies in the workspace %q, whose tools could read it: name a place outside", c.StateDir, above)
 	}
 	if within(workspace, c.StateDir) {
 		v.bad("state_dir", "%q holds the workspace, which tools could not read then: name a place beside it", c.StateDir)
 	}
 	for i, dir := range c.Readable {
-		if within(c.StateDir, dir) || within(dir, c.StateDir) {
+		if !filepath.IsAbs(dir) {
+			continue // said above
+		}
+		if dir = resolve(dir); within(c.StateDir, dir) || within(dir, c.StateDir) {
 			v.bad(fmt.Sprintf("readable[%d]", i), "%q would open the state directory to tools", dir)
 		}
 	}
+}
+
+// resolve follows the links of that part of an absolute path that exists.
+func resolve(p string) string {
+	for dir, rest := p, ""; dir != "/"; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+	}
+	return p
+}
+
+// workspaceAbove returns the nearest workspace that holds the directory p, or the empty string.
+func workspaceAbove(p string) string {
+	for above := filepath.Dir(p); above != "/"; above = filepath.Dir(above) {
+		if _, err := os.Lstat(filepath.Join(above, ".eda-sidecar", "owner.lock")); err == nil {
+			return above
+		}
+	}
+	return ""
 }
 
 // within reports whether p is dir or below it.
@@ -297,7 +332,7 @@ func (v *validator) catalog(c *Config, text []byte, limits map[string]toolLimits
 	}
 	for name, l := range limits {
 		key := "tool_limits." + name
-		if t, hint := c.Catalog.Tool(name); t == nil {
+		if t, hint := c.Catalog.Tool(name); t == nil && name != "run" {
 			v.bad(key, "there is no such tool (%s)", hint)
 		}
 		if l.Pids < 0 {

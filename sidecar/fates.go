@@ -22,8 +22,8 @@ type fates struct {
 }
 
 // adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
-func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, timeout time.Duration) (*fates, error) {
-	refs, err := s.groups.Leftovers(ctx)
+func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, earlier string, timeout time.Duration) (*fates, error) {
+	refs, err := s.groups.Leftovers(ctx, earlier)
 	if err != nil {
 		return nil, err
 	}

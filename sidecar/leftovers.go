@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,10 @@ import (
 
 // reads ends the trail of every call that left a group and no row: a read, which has changed nothing.
 func (s *Sidecar) reads(ctx context.Context, f *fates) error {
+	dirs, err := s.files.Orphans()
+	if err != nil {
+		return err
+	}
 	seen := map[string]bool{}
 	for _, e := range f.empty {
 		id := strings.TrimSuffix(path.Base(e.Group().Path), path.Ext(e.Group().Path))
@@ -38,12 +43,16 @@ func (s *Sidecar) reads(ctx context.Context, f *fates) error {
 		if err != nil {
 			return err
 		}
+		if order.State == audit.New && slices.Contains(dirs, "r-"+id) { // killed before its first events were durable
+			event.Job, event.Tool, order.State = id, "unknown", audit.Allowed
+		}
 		switch order.State {
 		case audit.Allowed, audit.Started, audit.TimedOut, audit.Stopped, audit.Unproven:
 			event.Kind, event.At, event.Data = audit.Recovered, time.Time{}, map[string]any{"resolution": string(txn.Discarded), "proof": string(e.How())}
 			if err := durably(s.Ledger.Record(event)); err != nil {
 				return err
 			}
+			s.Recovered = append(s.Recovered, Recovered{Job: id, Tool: event.Tool, Resolution: txn.Discarded, Proof: string(e.How())})
 		case audit.New, audit.Finished, audit.Terminated, audit.Found, audit.Denied, audit.Committed, audit.RolledBack, audit.Closed:
 		}
 	}

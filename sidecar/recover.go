@@ -36,12 +36,12 @@ type Recovered struct {
 }
 
 // recover brings every job of an earlier process to its end: all its groups are killed and proven empty first.
-func (s *Sidecar) recover(ctx context.Context, adopt time.Duration) error {
+func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Duration) error {
 	open, err := s.Ledger.OpenJobs(ctx)
 	if err != nil {
 		return err
 	}
-	found, err := s.adoptAll(ctx, open, adopt)
+	found, err := s.adoptAll(ctx, open, earlier, adopt)
 	if err != nil {
 		return err
 	}
@@ -138,6 +138,9 @@ func (s *Sidecar) carryOut(row ledger.Job, j *txn.Journal, d txn.Decision, f *fa
 		}
 	}
 	reason := "the engine ended before the job did"
+	if d.Resolution == txn.ByOperator {
+		reason = "an operator decided the quarantine: the targets are as he left them"
+	}
 	if r.Proof == "confined" {
 		reason += "; death of its processes was not proven, they cannot reach a target"
 	}

@@ -244,7 +244,7 @@ func (w *world) forge(e *engine, change func(*txn.Journal)) (j *txn.Journal, dir
 func (e *engine) group(name string) cgroup.Ref {
 	e.w.t.Helper()
 	ok(e.w.t, os.Mkdir(filepath.Join(e.groups.Capabilities().Dir, name), 0o755))
-	refs, err := e.groups.Leftovers(context.Background())
+	refs, err := e.groups.Leftovers(context.Background(), "")
 	ok(e.w.t, err)
 	for _, ref := range refs {
 		if filepath.Base(ref.Path) == name {

@@ -27,12 +27,14 @@ type Sidecar struct {
 	Ledger    *ledger.Ledger
 	Recovered []Recovered // what Open did about an earlier process's jobs, in order of their ids
 
-	cfg    Config
-	bootID string
-	files  *txn.Workspace
-	owner  *durable.Lock
-	groups *cgroup.Parent
-	table  *lock.Table
+	cfg      Config
+	bootID   string
+	instance string // of this opening
+	files    *txn.Workspace
+	owner    *durable.Lock // of the workspace
+	state    *durable.Lock // of the state directory
+	groups   *cgroup.Parent
+	table    *lock.Table
 }
 
 // Open opens the engine on a workspace and heals what an earlier process left: after it no process of that one is
@@ -51,7 +53,7 @@ type seams struct {
 }
 
 func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
-	s := &Sidecar{cfg: cfg, table: lock.New(lock.Options{})}
+	s := &Sidecar{cfg: cfg, instance: uuid.NewString(), table: lock.New(lock.Options{})}
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error tells more
@@ -75,6 +77,7 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	if s.owner, err = own(ctx, seam.fs, s.files.Side()); err != nil {
 		return nil, ownerError(err)
 	}
+	_ = s.files.EmptyTrash() // room for what follows; what cannot be deleted now is tried again
 	// A full volume cannot be tried: recovery needs no room, and admission refuses what does.
 	tried := s.files.Probe()
 	if tried != nil && !errors.Is(tried, syscall.ENOSPC) && !errors.Is(tried, syscall.EDQUOT) {
@@ -87,14 +90,20 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 		return nil, err
 	}
 	// 4-8 kill, prove, decide, retire
+	earlier := s.owner.Previous.Groups
 	s.groups, err = cgroup.Open(ctx, cgroup.Options{
 		Parent: cfg.CgroupParent, Workspace: cfg.Workspace, Node: cfg.Node, LimitsRequired: cfg.LimitsRequired, NoReaper: seam.noReaper,
 	})
 	if err != nil {
 		return nil, fail(job.ContainmentUnavailable, "contain tools here", err)
 	}
-	if err := s.recover(ctx, cmp.Or(seam.adopt, adoptTimeout)); err != nil {
+	if err := s.recover(ctx, earlier, cmp.Or(seam.adopt, adoptTimeout)); err != nil {
 		return nil, fail(job.Internal, "recover", err)
+	}
+	if groups := s.groups.Capabilities().Dir; groups != earlier { // only now: till here a start must look in the earlier place
+		if err := s.sign(groups); err != nil {
+			return nil, err
+		}
 	}
 	var groups job.Groups = local{s.groups}
 	if seam.groups != nil {
@@ -127,23 +136,39 @@ func own(ctx context.Context, fs durable.FS, dir durable.Handle) (*durable.Lock,
 
 // openLedger opens the ledger, and says in the owner lock which epoch it is in.
 func (s *Sidecar) openLedger(ctx context.Context, fault func(string) error) error {
-	if err := checkState(s.cfg.StateDir); err != nil {
+	dir, err := openState(s.cfg.StateDir)
+	if err != nil {
 		return err
 	}
+	defer func() { _ = dir.Close() }() // opened for reading
 	names, err := s.files.Orphans()
 	if err != nil {
 		return fail(job.Internal, "list the jobs", err)
 	}
+	if s.state, err = own(ctx, durable.OS(), dir); err != nil {
+		return ownerError(err)
+	}
 	previous := s.owner.Previous
+	workspace := previous.WorkspaceID
+	if workspace == "" && !within(s.cfg.StateDir, s.cfg.Workspace) {
+		workspace = uuid.NewString() // a new workspace: what another one has recorded is not its own
+	}
 	s.Ledger, err = ledger.Open(ctx, ledger.Options{
-		Dir: s.cfg.StateDir, Workspace: previous.WorkspaceID, BootID: s.bootID, LockEpoch: previous.Epoch,
+		Dir: s.cfg.StateDir, Workspace: workspace, BootID: s.bootID, LockEpoch: previous.Epoch,
 		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention, Fault: fault,
 	})
 	if err != nil {
 		return LedgerError("open the ledger", err)
 	}
+	return s.sign(previous.Groups)
+}
+
+// sign says in the owner lock who we are, in which epoch the ledger is, and where our groups are.
+func (s *Sidecar) sign(groups string) error {
 	opening := s.Ledger.Opening()
-	err = s.owner.Write(durable.Owner{WorkspaceID: opening.Workspace, Instance: uuid.NewString(), PID: os.Getpid(), Epoch: opening.Epoch, BootID: s.bootID})
+	err := s.owner.Write(durable.Owner{
+		WorkspaceID: opening.Workspace, Instance: s.instance, PID: os.Getpid(), Epoch: opening.Epoch, BootID: s.bootID, Groups: groups,
+	})
 	if err != nil {
 		return volumeError("write the owner lock", err)
 	}
@@ -167,8 +192,10 @@ func (s *Sidecar) Close() error {
 	if s.files != nil && s.owner != nil {
 		_ = s.files.EmptyTrash() // the next start tries again
 	}
-	if s.owner != nil {
-		errs = append(errs, s.owner.Release())
+	for _, lock := range []*durable.Lock{s.state, s.owner} {
+		if lock != nil {
+			errs = append(errs, lock.Release())
+		}
 	}
 	if s.files != nil {
 		errs = append(errs, s.files.Close())
@@ -221,23 +248,22 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// checkState makes the state directory and refuses a volume on which SQLite cannot keep its promise.
-func checkState(dir string) error {
+// openState makes the state directory and refuses a volume on which SQLite cannot keep its promise.
+func openState(dir string) (durable.Handle, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
-		return fail(job.InvalidArgument, "make the state directory", err)
+		return nil, fail(job.InvalidArgument, "make the state directory", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fail(job.InvalidArgument, "make the state directory", err)
+		return nil, fail(job.InvalidArgument, "make the state directory", err)
 	}
 	h, err := durable.OS().OpenRoot("sidecar.state", dir)
 	if err != nil {
-		return fail(job.InvalidArgument, "open the state directory", err)
+		return nil, fail(job.InvalidArgument, "open the state directory", err)
 	}
-	defer func() { _ = h.Close() }() // opened for reading
 	if err := durable.CheckState(durable.OS(), h); err != nil {
-		return fail(job.InvalidArgument, "open the state directory", err)
+		return nil, errors.Join(fail(job.InvalidArgument, "open the state directory", err), h.Close())
 	}
-	return nil
+	return h, nil
 }
 
 func fail(code job.Code, op string, err error) error { return &job.Error{Code: code, Op: op, Err: err} }
@@ -246,10 +272,12 @@ func fail(code job.Code, op string, err error) error { return &job.Error{Code: c
 func volumeError(op string, err error) error {
 	var refused *durable.VolumeError
 	switch {
-	case errors.As(err, &refused), errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
-		return fail(job.InvalidArgument, op, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fail(job.WorkspaceFull, op, err)
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return fail(job.Internal, op, fmt.Errorf("%w (raise the limit of open files, ulimit -n)", err))
+	case errors.As(err, &refused), errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return fail(job.InvalidArgument, op, err)
 	}
 	return fail(job.Internal, op, err)
 }
