@@ -246,6 +246,60 @@ func TestDriverPanics(t *testing.T) {
 	}
 }
 
+// TestMoved removes or replaces the files under the writer, before a round or right before its COMMIT: nothing that is
+// said to be durable may be lost. The control is a store that does not look.
+func TestMoved(t *testing.T) {
+	moves := map[string]func(dir string) error{
+		"removed": os.RemoveAll,
+		"away":    func(dir string) error { return os.Rename(dir, filepath.Join(filepath.Dir(dir), "away")) },
+		"log":     func(dir string) error { return os.Remove(filepath.Join(dir, fileName+"-wal")) },
+		"replaced": func(dir string) error {
+			path := filepath.Join(dir, fileName)
+			return errors.Join(os.WriteFile(path+".new", nil, 0o600), os.Rename(path+".new", path))
+		},
+	}
+	for name, move := range moves {
+		for _, at := range []string{"before BEGIN", "before COMMIT"} {
+			for _, look := range []bool{true, false} {
+				moved := false
+				dir := filepath.Join(memory(t), "state")
+				l, err := open(t.Context(), Options{Dir: dir, Fault: func(p string) error {
+					if moved || !strings.HasPrefix(p, "after "+sqlBegin) {
+						return nil
+					}
+					moved = true
+					return move(dir)
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !look {
+					l.store.places = nil
+				}
+				if at == "before BEGIN" {
+					if moved = true; move(dir) != nil {
+						t.Fatal("not moved")
+					}
+				}
+				tk, err := l.Begin(journal("j"), event("j", audit.Allow))
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.queue.Round(l.store)
+				if kept := tk.Ack() == Absent && errors.Is(tk.Err(), batch.ErrMoved) && errors.Is(l.Poisoned(), batch.ErrMoved); kept != look {
+					t.Errorf("%s %s, look %v: got %s, %v, poisoned by %v", name, at, look, tk.Ack(), tk.Err(), l.Poisoned())
+				}
+				if !look && tk.Ack() != Durable {
+					t.Errorf("the control, %s %s, is %s, %v: the look is not what refuses", name, at, tk.Ack(), tk.Err())
+				}
+				if _, err := l.Job(t.Context(), "j"); look && !errors.Is(err, ErrNotFound) {
+					t.Errorf("%s %s: it is there: %v", name, at, err)
+				}
+			}
+		}
+	}
+}
+
 // TestPoisoned is life after it: no write, reads go on, close does not touch the writer's connection.
 func TestPoisoned(t *testing.T) {
 	armed := false

@@ -10,7 +10,9 @@
 //     nothing is written behind it (TestFateTable).
 //   - G5: a commit compares the generation it was cloned from; a destroyed session never changes (TestCompareAndSet).
 //     The schema itself refuses what the code never does (TestTriggers).
-//   - Evidence: [Reader.Verify] names the first event that was edited, dropped, doubled or moved (TestVerify).
+//   - Evidence: [Reader.Verify] names the first event that was edited, dropped, doubled or moved (TestVerify), a session
+//     whose row is gone (TestVerifySessions), and what the schema lacks or has besides (TestVerifySchema).
+//   - Nothing is committed into files that were removed or replaced meanwhile (TestMoved).
 //   - An older ledger that was put back is noticed (TestRestored), and what a crash left in the page cache is made
 //     durable before it is believed (TestRedirty).
 //

@@ -80,6 +80,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	l, err := open(ctx, o)
 	switch c := code(err); {
 	case err == nil:
+		l.prune() // a command may end before the writer's turn
 		go l.write()
 		return l, nil
 	case c == codeCorrupt, c == codeNotADB, errors.Is(err, audit.ErrTrail), errors.Is(err, ErrNotFound):
@@ -100,7 +101,7 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 	s := &store{stmts: map[string]*sql.Stmt{}, fault: o.Fault}
 	l := &Ledger{o: o, store: s, queue: batch.New(o.Sinks...), ended: make(chan struct{})}
 	l.closed = sync.OnceValue(l.closeFiles)
-	if err := s.connect(ctx, path); err != nil {
+	if err := errors.Join(s.keep(path), s.connect(ctx, path)); err != nil {
 		return l, err
 	}
 	// (a) whose file it is
@@ -116,6 +117,9 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 		return l, err
 	}
 	if err := l.check(ctx); err != nil {
+		return l, err
+	}
+	if err := s.keep(path + "-wal"); err != nil {
 		return l, err
 	}
 	if l.Reader, err = OpenReader(o.Dir); err != nil {

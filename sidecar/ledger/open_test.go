@@ -372,12 +372,16 @@ func TestVerify(t *testing.T) {
 		{"row", []string{`DELETE FROM jobs WHERE id = 'j0'`}, 4, "j0"},
 		{"generation", []string{`UPDATE sessions SET generation = 7 WHERE id = 's'`}, 0, "j1"},
 		{"state", []string{`UPDATE sessions SET state = REPLACE(state, 'j1', 'j9') WHERE id = 's'`}, 0, "j1"},
+		{"session_gone", []string{`DELETE FROM sessions`}, 4, "j0"},
+		{"triggers", []string{`SELECT 1`}, 0, ""},
 		{"session", []string{`INSERT INTO sessions VALUES ('x', 'me', 'x', 1, 'j9', '{}', 1, 1, NULL)`}, 0, "j9"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := prepared(t)
-			if err := raw(t, dir, append(slices.Clone(drop), c.change...)...); err != nil {
-				t.Fatal(err)
+			if c.change != nil {
+				if err := raw(t, dir, append(slices.Clone(drop), c.change...)...); err != nil {
+					t.Fatal(err)
+				}
 			}
 			r, err := OpenReader(dir)
 			if err != nil {
@@ -395,6 +399,64 @@ func TestVerify(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// fault is what Verify finds in a closed ledger after some statements.
+func fault(t *testing.T, dir string, statements ...string) string {
+	t.Helper()
+	if err := raw(t, dir, statements...); err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Verify(t.Context())
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if err != nil && !errors.Is(err, audit.ErrTrail) {
+		t.Errorf("%v is no fault", err)
+	}
+	return fmt.Sprint(err)
+}
+
+// TestVerifySchema: each trigger and index must be there with its text, and nothing else.
+func TestVerifySchema(t *testing.T) {
+	trigger := func(when string) string {
+		return "CREATE TRIGGER sessions_no_delete BEFORE DELETE ON sessions\n  WHEN " + when + "\n  BEGIN SELECT RAISE(ABORT, 'only a tombstone is deleted'); END"
+	}
+	const drop = "DROP TRIGGER sessions_no_delete"
+	for want, statements := range map[string][]string{
+		"<nil>": {drop, trigger("OLD.destroyed_at IS NULL"), "ANALYZE"}, // the control
+		"the schema lacks \"CREATE TRIGGER sessions_no_delete BEFORE DELETE ON sessions\\n  WHEN OLD.destroyed_at IS NULL": {drop, trigger("FALSE")},
+		"the schema lacks \"CREATE TRIGGER events_no_update":                                                               {"DROP TRIGGER events_no_update"},
+		"the schema lacks \"CREATE UNIQUE INDEX sessions_name":                                                             {"DROP INDEX sessions_name"},
+		"the schema also has \"CREATE TRIGGER forget AFTER INSERT":                                                         {"CREATE TRIGGER forget AFTER INSERT ON jobs BEGIN SELECT 1; END"},
+	} {
+		if got := fault(t, prepared(t), statements...); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// TestVerifySessions: of two sessions without jobs, only the row of the one that was destroyed may be gone.
+func TestVerifySessions(t *testing.T) {
+	b := start(t, Options{})
+	for _, id := range []string{"kept", "dead"} {
+		s := Session{ID: id, Owner: "me", Name: id}
+		b.want("durable", nil)(b.SessionOp(s, event("c"+id, audit.Allow), event("c"+id, audit.Commit)))
+	}
+	s := Session{ID: "dead", Owner: "me", Name: "dead", Generation: 1, DestroyedAt: time.Now()}
+	b.want("durable", nil)(b.SessionOp(s, event("d", audit.Allow), event("d", audit.Commit)))
+	b.stop()
+	if got := fault(t, b.o.Dir, "DELETE FROM sessions WHERE id = 'dead'"); got != "<nil>" {
+		t.Errorf("a tombstone that was pruned: %s", got)
+	}
+	got := fault(t, b.o.Dir, "DROP TRIGGER sessions_no_delete", "DELETE FROM sessions")
+	if !strings.Contains(got, `the row of session "kept" is gone`) {
+		t.Errorf("got %s", got)
 	}
 }
 
@@ -499,6 +561,41 @@ func TestPrune(t *testing.T) {
 	b.verified() // begins in the middle of a job
 	if got := kinds(t, b.Reader); got != "" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestPruneAtOpen: a command that ends before the writer's tick prunes too. The control is an opening without it.
+func TestPruneAtOpen(t *testing.T) {
+	clock := time.Unix(1_000_000, 0)
+	o := Options{Dir: memory(t), Now: func() time.Time { return clock }}
+	start(t, o).stop() // opened and closed
+	clock = clock.Add(100 * 24 * time.Hour)
+	l, err := open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := (bed{l, t}).verified().Events; got != 3 {
+		t.Errorf("the control: %d events", got)
+	}
+	if err := errors.Join(l.Reader.Close(), l.store.close()); err != nil {
+		t.Error(err)
+	}
+	start(t, o).stop()
+	r, err := OpenReader(o.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var got []string
+	if err := r.Events(t.Context(), Query{}, func(e Record) error { got = append(got, e.Kind); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if want := "[ledger.opened ledger.opened ledger.pruned ledger.closed]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
 	}
 }
 

@@ -50,8 +50,8 @@ type Query struct {
 // Record is a stored event and the hash of its predecessor.
 type Record struct {
 	audit.Row
-	Prev   []byte
-	HasJob bool // there is a row of its job
+	Prev               []byte
+	HasJob, HasSession bool // there is a row of its job, of its session
 }
 
 // Line returns the record as one line of JSON without its end: the body, and members prevhash and hash in hex.
@@ -259,7 +259,7 @@ func scanSession(rows *sql.Rows, s *Session) error {
 }
 
 func scanRecord(rows *sql.Rows, r *Record) error {
-	return rows.Scan(&r.Seq, &r.Job, &r.Session, &r.Kind, &r.Tool, &r.Principal, &r.At, &r.Body, &r.Hash, &r.Prev, &r.HasJob)
+	return rows.Scan(&r.Seq, &r.Job, &r.Session, &r.Kind, &r.Tool, &r.Principal, &r.At, &r.Body, &r.Hash, &r.Prev, &r.HasJob, &r.HasSession)
 }
 
 // stamped scans nanoseconds since the epoch, or NULL as the zero time.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
@@ -19,6 +20,7 @@ type store struct {
 	conn      *sql.Conn
 	stmts     map[string]*sql.Stmt
 	fault     func(point string) error
+	places    []place
 	workspace string
 	epoch     int64
 	commits   int64
@@ -34,9 +36,37 @@ func update(why error, query string, args ...any) change {
 	return func(s *store, _ int64) error { return s.one(why, query, args...) }
 }
 
-// Begin starts a transaction, and poisons if another process has opened the ledger since.
+// place is a file of the ledger as it was opened.
+type place struct {
+	path string
+	was  os.FileInfo
+}
+
+// keep remembers the file at a path.
+func (s *store) keep(path string) error {
+	was, err := os.Stat(path)
+	s.places = append(s.places, place{path, was})
+	return err
+}
+
+// inPlace says whether each path still leads to the file that was opened: what goes into another is lost.
+func (s *store) inPlace() error {
+	for _, p := range s.places {
+		if is, err := os.Stat(p.path); err != nil {
+			return fmt.Errorf("%w: %w: %w", batch.ErrMoved, batch.ErrAbsent, err)
+		} else if !os.SameFile(p.was, is) {
+			return fmt.Errorf("%q: %w: %w", p.path, batch.ErrMoved, batch.ErrAbsent)
+		}
+	}
+	return nil
+}
+
+// Begin starts a transaction, and poisons if the files were replaced or another process has opened the ledger since.
 func (s *store) Begin() (err error) {
 	defer panicked(&err)
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	if _, err := s.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
@@ -112,6 +142,9 @@ func (s *store) saveSession(row Session, job string, state []byte, now int64) er
 // Commit is the commit point of every operation of the batch.
 func (s *store) Commit() (err error) {
 	defer panicked(&err)
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	s.commits++
 	_, err = s.exec("COMMIT")
 	return err

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
@@ -22,8 +23,9 @@ type Report struct {
 
 // Verify checks everything that the ledger says about itself, in memory that does not grow with it: the chain and
 // legal orders of the events that are kept; phase committed exactly where there is one commit event, and likewise
-// rolled_back; each session's generation and state as its last commit says. It returns the first fault as an
-// *[audit.Fault]. It may run beside the writer.
+// rolled_back; each session's generation and state as its last commit
+// says, and no session gone that was not destroyed; the schema. It returns the first fault as an *[audit.Fault]. It may
+// run beside the writer.
 func (r *Reader) Verify(ctx context.Context) (Report, error) {
 	for {
 		before, err := r.pruned(ctx)
@@ -48,6 +50,9 @@ func (r *Reader) verify(ctx context.Context, pruned audit.Head) (report Report, 
 		if err == nil && e.Kind == audit.Commit && e.N > 2 && !rec.HasJob {
 			err = &audit.Fault{Seq: e.Seq, Job: e.Job, Reason: "the row of the job is gone"}
 		}
+		if err == nil && e.Kind == audit.Commit && e.Session != "" && !rec.HasSession {
+			err = r.destroyed(ctx, e)
+		}
 		report.Events++
 		return err
 	})
@@ -56,14 +61,14 @@ func (r *Reader) verify(ctx context.Context, pruned audit.Head) (report Report, 
 		return report, err
 	}
 	if report.Jobs, err = pages(ctx, r, scanPhase, sqlPhases, func(p phase) (string, error) {
-		want := phase{p.id, p.phase, p.firstSeq, 0, 0}
+		commits, rollbacks := 0, 0
 		if p.phase == txn.Committed {
-			want.commits = 1
+			commits = 1
 		}
 		if p.phase == txn.RolledBack {
-			want.rollbacks = 1
+			rollbacks = 1
 		}
-		if p != want && p.firstSeq > pruned.Seq {
+		if (p.commits != commits || p.rollbacks != rollbacks) && p.firstSeq > pruned.Seq {
 			return p.id, &audit.Fault{Seq: p.firstSeq, Job: p.id, Reason: fmt.Sprintf("phase %s, but %d commit and %d rollback events", p.phase, p.commits, p.rollbacks)}
 		}
 		return p.id, nil
@@ -76,7 +81,55 @@ func (r *Reader) verify(ctx context.Context, pruned audit.Head) (report Report, 
 		}
 		return c.id, nil
 	})
+	if err == nil {
+		err = r.schema(ctx)
+	}
 	return report, err
+}
+
+// destroyed checks that a session without a row was destroyed, as pruning takes the rows of no others. A commit right
+// behind its allow is no job's: generation 1 made the session, any other destroyed it.
+func (r *Reader) destroyed(ctx context.Context, named audit.Entry) error {
+	body, err := only(query(ctx, r.db, scan[[]byte], sqlLast, named.Session))
+	if err != nil {
+		return err
+	}
+	if last, err := audit.Decode(body); err != nil || last.N > 2 || last.Data["new_gen"] == json.Number("1") {
+		return &audit.Fault{Seq: named.Seq, Job: named.Job, Reason: fmt.Sprintf("the row of session %q is gone", named.Session)}
+	}
+	return nil
+}
+
+// schema compares every table, index and trigger with those that Open makes.
+func (r *Reader) schema(ctx context.Context) (err error) {
+	fresh, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fresh.Close()) }()
+	fresh.SetMaxOpenConns(1) // each has a memory of its own
+	if _, err := fresh.ExecContext(ctx, schema+triggers); err != nil {
+		return err
+	}
+	want, err := query(ctx, fresh, scan[string], sqlSchema)
+	if err != nil {
+		return err
+	}
+	got, err := query(ctx, r.db, scan[string], sqlSchema)
+	if err != nil {
+		return err
+	}
+	for _, s := range want {
+		if !slices.Contains(got, s) {
+			return &audit.Fault{Reason: fmt.Sprintf("the schema lacks %q", s)}
+		}
+	}
+	for _, s := range got {
+		if !slices.Contains(want, s) {
+			return &audit.Fault{Reason: fmt.Sprintf("the schema also has %.200q", s)}
+		}
+	}
+	return nil
 }
 
 // pages calls fn with each row of a query that takes the last id and a limit; fn returns the row's id.

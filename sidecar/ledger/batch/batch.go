@@ -251,12 +251,14 @@ func (q *Queue) transact(s Store, round []*Ticket, orders map[string]audit.Order
 	return Durable, nil
 }
 
-// absent ends a transaction that is not in the ledger. If the store does not say that the next one may be tried,
-// there is no further statement, not even a rollback.
+// absent ends a transaction that is not in the ledger. If the store does not say so there is no further statement, not
+// even a rollback.
 func (q *Queue) absent(s Store, err error) (Ack, error) {
-	if errors.Is(err, ErrAbsent) {
+	known := errors.Is(err, ErrAbsent)
+	if known {
 		s.Rollback()
-	} else {
+	}
+	if !known || errors.Is(err, ErrMoved) {
 		q.Poison(err)
 	}
 	return Absent, err

@@ -112,6 +112,8 @@ func fates(t testing.TB) {
 		{"apply_other", map[string]error{"apply b": errIO}, "begin, apply a, apply b", "absent absent absent", true, false},
 		{"refused_then_absent", map[string]error{"apply a": refused(""), "apply c": absent("")}, "begin, apply a, apply b, apply c, rollback", "refused absent absent", false, false},
 		{"commit_absent", map[string]error{"commit": absent("full")}, "begin, apply a, apply b, apply c, commit, rollback", "absent absent absent", false, false},
+		{"begin_moved", map[string]error{"begin": fmt.Errorf("%w: %w", ErrMoved, ErrAbsent)}, "begin, rollback", "absent absent absent", true, false},
+		{"commit_moved", map[string]error{"commit": fmt.Errorf("%w: %w", ErrMoved, ErrAbsent)}, "begin, apply a, apply b, apply c, commit, rollback", "absent absent absent", true, false},
 		{"commit_unknown", map[string]error{"commit": errIO}, "begin, apply a, apply b, apply c, commit", "unknown unknown unknown", true, false},
 		{"commit_refused", map[string]error{"commit": refused("no such answer")}, "begin, apply a, apply b, apply c, commit", "unknown unknown unknown", true, false},
 		{"refused_then_unknown", map[string]error{"apply b": refused(""), "commit": errIO}, "begin, apply a, apply b, apply c, commit", "unknown refused unknown", true, false},

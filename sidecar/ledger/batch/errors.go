@@ -18,4 +18,6 @@ var (
 	ErrRefused = errors.New("refused by the ledger")
 	// ErrAbsent says that nothing of the transaction is in the ledger, and that the next one may be tried.
 	ErrAbsent = errors.New("not in the ledger")
+	// ErrMoved, beside ErrAbsent, says that no next one may be tried: what is written is no longer where it was opened.
+	ErrMoved = errors.New("the ledger is not where it was opened")
 )
