@@ -128,7 +128,7 @@ func Discover(o Options) (Site, error) {
 
 func writableFix(base string) string {
 	if base == "/" {
-		return "give the pod writable cgroups (containerd 2.1 cgroup_writable, or the chart's agent mode)"
+		return "run as root; on a systemd machine as systemd-run --user --scope -p Delegate=yes eda-sidecar ...; in a pod give it writable cgroups (containerd 2.1 cgroup_writable)"
 	}
 	return "systemd-run --user --scope -p Delegate=yes eda-sidecar ..."
 }

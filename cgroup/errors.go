@@ -48,7 +48,13 @@ type UnavailableError struct{ Reasons []Reason }
 func (e *UnavailableError) Error() string {
 	parts := make([]string, len(e.Reasons))
 	for i, r := range e.Reasons {
-		parts[i] = strings.TrimSpace(r.What + " " + r.Where)
+		parts[i] = r.What
+		if r.Where != "" {
+			parts[i] += " at " + r.Where
+		}
+		if r.Fix != "" {
+			parts[i] += " (" + r.Fix + ")"
+		}
 	}
 	return "containment is unavailable: " + strings.Join(parts, "; ")
 }

@@ -179,7 +179,7 @@ func (s *Sidecar) quarantine(r Recovered, row ledger.Job, j *txn.Journal, reason
 	// Nobody waits yet, and what another quarantined job holds is held for good: the rest is granted at once. None of it is
 	// released: a restart decides again.
 	keys = slices.DeleteFunc(keys, func(k lock.Key) bool { return len(s.table.Holders(k)) > 0 })
-	_, err := s.table.Acquire(nil, lock.Request{Owner: lock.Owner{Job: "quarantine:" + row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, Since: row.CreatedAt.UnixMilli()}, Keys: keys})
+	_, err := s.table.Acquire(nil, lock.Request{Owner: lock.Owner{Job: job.QuarantinePrefix + row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, Since: row.CreatedAt.UnixMilli()}, Keys: keys})
 	if err != nil {
 		r.Reason += "; " + err.Error()
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +33,12 @@ func newAudit() *cobra.Command {
 	c.Flags().StringVar(&q.Job, "job", "", "events of this job alone")
 	c.Flags().StringVar(&q.Session, "session", "", "events of this session id alone")
 	c.Flags().StringVar(&kind, "kind", "", "events of this kind alone")
+	_ = c.RegisterFlagCompletionFunc("kind", func(*cobra.Command, []string, string) (words []string, d cobra.ShellCompDirective) { // the flag exists
+		for _, k := range audit.Kinds() {
+			words = append(words, string(k))
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
+	})
 	c.Flags().StringVar(&since, "since", "", "events from this time on: RFC 3339, or how long ago, such as 2h")
 	c.Flags().StringVar(&until, "until", "", "events before this time: RFC 3339, or how long ago")
 	c.Flags().BoolVar(&asJSON, "json", false, "print CloudEvents, one a line, with prevhash and hash")
@@ -100,6 +108,10 @@ func openTrail(c *cobra.Command, flags *sidecar.Flags) (*ledger.Reader, error) {
 		return nil, err
 	}
 	r, err := ledger.OpenReader(cfg.StateDir)
+	lock, statErr := os.Stat(filepath.Join(cfg.Workspace, ".eda-sidecar", "owner.lock"))
+	if errors.Is(err, ledger.ErrEmpty) && statErr == nil && lock.Size() > 0 {
+		return nil, &job.Error{Code: job.Internal, Op: fmt.Sprintf("open the audit trail in %q", cfg.StateDir), Err: errors.New("the workspace was used, and its ledger is not there")}
+	}
 	if errors.Is(err, ledger.ErrEmpty) {
 		c.PrintErrln("eda-sidecar: nothing is recorded yet")
 		return nil, nil

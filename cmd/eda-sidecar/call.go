@@ -27,7 +27,7 @@ func newCall() *cobra.Command {
 'eda-sidecar tools' lists the tools, 'eda-sidecar tools schema TOOL' the arguments of one. A call that names an output or
 changes session state is a transaction in the given session, by default the caller's own; any other call is a read.
 Sessions themselves: session_open name=NAME, session_show [session_id=ID], session_close session_id=ID.`,
-		Example: "  eda-sidecar call yosys_synth sources:='[\"rtl/counter.v\"]' top=counter netlist=build/counter.json",
+		Example: "  eda-sidecar call yosys_synth sources:='[\"rtl/counter.v\"]' include_dirs:='[\"inc\"]' top=counter netlist=build/counter.json",
 		Args:    cobra.MinimumNArgs(1),
 	}
 	flags := workspaceFlags(c)
@@ -113,6 +113,9 @@ func completeCall(flags *sidecar.Flags, args []string) (words []string, d cobra.
 	if len(args) == 0 {
 		for _, t := range cfg.Catalog.Tools() {
 			words = append(words, t.Name+"\t"+t.Title)
+		}
+		for name, call := range sessionCalls() {
+			words = append(words, name+"\t"+call.help)
 		}
 		return words, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -47,17 +47,14 @@ type silentError struct{ code int }
 // Error is never printed.
 func (e *silentError) Error() string { return "the result was printed" }
 
-// exitOfError maps what a command returned to its exit code. What carries no code is a mistake in usage.
+// exitOfError maps what a command returned to its exit code.
 func exitOfError(err error) int {
 	var printed *silentError
-	var failed *job.Error
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &printed):
 		return printed.code
-	case errors.As(err, &failed):
-		return exitOf(failed.Code)
 	}
-	return exitUsage
+	return exitOf(asJobError(err).Code)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
@@ -16,11 +17,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "eda-sidecar: cannot start:", err)
 		os.Exit(exitInternal)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	err := newRoot().ExecuteContext(ctx)
+	signals := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored) // nohup(1)
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	command, err := newRoot().ExecuteContextC(ctx)
 	stop()
 	if err != nil {
-		printError(os.Stderr, err)
+		printError(command, err)
 	}
 	os.Exit(exitOfError(err))
 }

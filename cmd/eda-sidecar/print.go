@@ -5,31 +5,51 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 )
 
-// printError says what a command could not do, and what to do about it. A result that was printed already says it all.
-func printError(w io.Writer, err error) {
+// printError says what a command could not do, and what to do about it: on stderr, and with --json as an answer like any
+// other on stdout. A result that was printed already says it all.
+func printError(c *cobra.Command, err error) {
 	var printed *silentError
 	if errors.As(err, &printed) {
 		return
 	}
-	text := err.Error()
+	failed := asJobError(err)
+	text := failed.Error()
 	if !strings.HasPrefix(text, "cannot ") {
 		text = "cannot " + text
 	}
-	var failed *job.Error
-	hint := "see 'eda-sidecar --help'"
-	if errors.As(err, &failed) {
-		hint = failed.Code.Hint()
-	} else {
-		text = "cannot understand the command line: " + err.Error()
+	if asJSON, flagErr := c.Flags().GetBool("json"); flagErr == nil && asJSON {
+		answer := struct {
+			Code    job.Code `json:"code"`
+			Message string   `json:"message"`
+			Hint    string   `json:"hint"`
+		}{failed.Code, text, failed.Code.Hint()}
+		_ = printJSON(c.OutOrStdout(), answer) // stderr says it too
 	}
-	_, _ = fmt.Fprintf(w, "eda-sidecar: %s\nhint: %s\n", printable(text), hint) // nobody is left to tell
+	c.PrintErrf("eda-sidecar: %s\nhint: %s\n", printable(text), failed.Code.Hint())
+}
+
+// asJobError gives an error without a code the code of where it comes from: a stream that cannot be written, or the
+// command line.
+func asJobError(err error) *job.Error {
+	var failed *job.Error
+	var stream *fs.PathError
+	switch {
+	case errors.As(err, &failed):
+		return &job.Error{Code: failed.Code, Err: err}
+	case errors.As(err, &stream) && stream.Op == "write":
+		return &job.Error{Code: job.Internal, Op: "write the answer (what was done is in the audit trail)", Err: err}
+	}
+	return &job.Error{Code: job.InvalidArgument, Op: "understand the command line", Err: err}
 }
 
 func printJSON(w io.Writer, v any) error {

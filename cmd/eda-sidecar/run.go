@@ -24,7 +24,7 @@ func newRun() *cobra.Command {
 {NAME} in an argument is the staged path of the output NAME. The command's working directory shows the workspace's
 plain top-level entries, read-only; it may write in its own directories and nowhere else. Without --out and --session
 it changes nothing.`,
-		Example: "  eda-sidecar run --out copy=build/top.v -- cp rtl/top.v {copy}",
+		Example: "  eda-sidecar run --out copy=build/top.v -- cp rtl/top.v '{copy}'",
 		Args:    cobra.MinimumNArgs(1),
 	}
 	flags := workspaceFlags(c)

@@ -26,6 +26,8 @@ func (c *call) judge() error {
 	switch {
 	case err != nil:
 		return err
+	case c.full.Load(): // whatever the tool says: it may not have looked at its writes
+		return failf(WorkspaceFull, "the volume had no room left while the tool ran: what it wrote may be cut short")
 	case c.report.Verdict == adapters.Failed: // before its outputs: that a failed tool wrote none is no news
 		return failf(ToolFailed, "%s", c.report.Summary)
 	case invalid != nil:

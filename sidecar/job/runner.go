@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,6 +95,8 @@ type call struct {
 	groups    []Group
 	proofs    []cgroup.Empty
 	panicked  atomic.Pointer[error] // of the adapter's Progress, which runs beside us
+	over      atomic.Pointer[error] // the quota that the running tool has broken
+	full      atomic.Bool           // the volume had no room while the tool ran
 	survived  error                 // why a group, the first of such, could not be proven empty
 	journal   *txn.Journal
 	tx        *txn.Txn
@@ -259,6 +262,9 @@ func (c *call) lock() (release func(), err error) {
 	for _, chain := range c.admission.Chains() {
 		keys = append(keys, PathKey(chain))
 	}
+	if holder := c.quarantined(keys); holder != "" {
+		return nil, failf(Busy, "the session or a target is held by job %s, which waits for an operator: 'eda-sidecar doctor' says why", holder)
+	}
 	release, err = c.table.Acquire(ctx.Done(), lock.Request{
 		Owner: lock.Owner{Job: c.id, Session: c.row.ID, Tool: c.req.Tool.Name, Principal: c.req.Principal, Since: c.asked.UnixMilli()},
 		Keys:  keys,
@@ -271,6 +277,21 @@ func (c *call) lock() (release func(), err error) {
 		return nil, fail(Busy, fmt.Sprintf("wait %v for the session and the targets", c.o.QueueTimeout), c.holders(keys))
 	}
 	return release, err
+}
+
+// QuarantinePrefix marks the owner of keys that are held for an operator: no waiting helps.
+const QuarantinePrefix = "quarantine:"
+
+// quarantined returns the job that holds one of the keys for good, or the empty string.
+func (c *call) quarantined(keys []lock.Key) string {
+	for _, k := range keys {
+		for _, h := range c.table.Holders(k) {
+			if id, held := strings.CutPrefix(h.Job, QuarantinePrefix); held {
+				return id
+			}
+		}
+	}
+	return ""
 }
 
 // holders says who is in the way.
@@ -408,7 +429,10 @@ func (c *call) aborted() error {
 	case outcome.Shutdown:
 		return failf(ShuttingDown, "the engine is stopping")
 	case outcome.Quota:
-		return failf(OutputLimit, "the tool wrote more than %d bytes into its job directory", c.effective().StagingBytes)
+		if over := c.over.Load(); over != nil {
+			return fail(OutputLimit, "", *over)
+		}
+		return failf(OutputLimit, "the tool wrote more than its limit")
 	case outcome.Cancelled, outcome.None:
 	}
 	return failf(CodeCancelled, "the call was cancelled")

@@ -41,6 +41,7 @@ func (c *call) settle(err error) error {
 		c.cell.Finish(outcome.InDoubt)
 		return err
 	case err == nil && c.mutates:
+		_ = c.tx.Shed()               // else it stays until the backup expires
 		_, _ = c.ledger.Settled(c.id) // rides; recovery settles what it finds unsettled
 		c.cell.Finish(outcome.Committed)
 	case !c.mutates:
@@ -142,6 +143,9 @@ func (c *call) undo() (err error) {
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errFiles, err)
+		}
+		if c.full.Load() {
+			_ = c.files.EmptyTrash() // the ledger may need the room
 		}
 		if c.closing, err = c.ledger.RolledBack(c.id, append(c.outstanding(), c.undone...)...); err != nil {
 			return err
@@ -305,6 +309,9 @@ func (c *call) answer(err error) Result {
 		r.Phase = txn.PublishingOutputs
 	case c.mutates:
 		r.Phase = txn.WorkerRunning
+	}
+	if err != nil && !r.RolledBack {
+		r.Hint = "nothing is lost and nothing is half done: the next start finishes it; 'eda-sidecar doctor' says what it waits for"
 	}
 	r.Duration = c.o.Now().Sub(c.asked).Milliseconds()
 	if c.o.Metrics != nil {

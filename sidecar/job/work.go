@@ -49,13 +49,23 @@ func (c *call) watch() (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if errors.Is(c.files.Sample(c.journal, c.quotas()), txn.ErrQuota) {
+				if err := c.files.Sample(c.journal, c.quotas()); errors.Is(err, txn.ErrQuota) {
+					c.over.CompareAndSwap(nil, &err)
 					c.cell.Abort(outcome.Quota)
+				}
+				if c.files.Exhausted() {
+					c.full.Store(true)
 				}
 			}
 		}
 	}()
-	return func() { cancel(); <-ended }
+	return func() {
+		cancel()
+		<-ended
+		if c.files.Exhausted() {
+			c.full.Store(true)
+		}
+	}
 }
 
 // errStop ends the steps without being the call's error: the judgement says what is wrong.

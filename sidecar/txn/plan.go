@@ -56,9 +56,9 @@ const (
 
 // Action is one step of a Decision.
 type Action struct {
-	Kind  ActionKind
-	Index int // of the output; -1 for actions on the job directory
-	Why   string
+	Kind  ActionKind `json:"kind"`
+	Index int        `json:"index"` // of the output; -1 for actions on the job directory
+	Why   string     `json:"why,omitempty"`
 }
 
 // Resolution is how a job ends, as the recovered event says it.

@@ -219,6 +219,20 @@ func (t *Txn) Discard(proofs []cgroup.Empty) error {
 	return errors.Join(t.w.Trash(t.j, proofs, nil), t.Close())
 }
 
+// Shed moves to the trash what a committed job needs no longer: all of its directory but the displaced originals, the log
+// and the journal for a human eye.
+func (t *Txn) Shed() error {
+	names := []string{"work", "tmp"}
+	for i := range t.j.Outputs {
+		names = append(names, fmt.Sprintf("s%d", i))
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, t.w.fs.Move("txn.shed.move", t.at(name), durable.Name{Dir: t.w.trash, Name: t.name + "." + name}))
+	}
+	return op("shed", t.name, errors.Join(errs...))
+}
+
 // Undo puts every target back as Plan decides, and syncs what it changed. It needs no proof: Exchange had one. After an
 // error targets may be new or old, the job's row stays open, and Undo may be called again. An error that wraps
 // ErrQuarantine touched nothing.

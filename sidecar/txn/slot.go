@@ -8,6 +8,15 @@ import (
 // StagedArg returns the path, relative to work, that the tool is told for this output: ../s0/out.json.
 func (o Output) StagedArg() string { return fmt.Sprintf("../s%d/%s", o.Index, slotName(o)) }
 
+// enough is the room, in bytes, below which a tool's writes may have failed.
+const enough = 64 << 10
+
+// Exhausted reports whether the workspace's volume has no room, so that what a tool wrote last may be lost.
+func (w *Workspace) Exhausted() bool {
+	v, err := w.fs.Statfs("txn.exhausted", w.root)
+	return err == nil && (v.FreeBytes < enough || v.TotalInodes > 0 && v.FreeInodes == 0)
+}
+
 // maxTop bounds the listing of a workspace's top level.
 const maxTop = 4096
 
