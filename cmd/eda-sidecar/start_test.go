@@ -34,9 +34,7 @@ func TestHalfBornLedger(t *testing.T) {
 	for _, there := range []bool{false, true} {
 		w := newWorld(t)
 		if there {
-			w.recovered()
-			ok(t, os.RemoveAll(w.path(".eda-sidecar/state")))
-			ok(t, os.Mkdir(w.path(".eda-sidecar/state"), 0o700))
+			ok(t, os.MkdirAll(w.path(".eda-sidecar/state"), 0o700))
 			w.write(".eda-sidecar/state/ledger.db", "")
 		}
 		w.recovered("--dry-run")
@@ -46,6 +44,47 @@ func TestHalfBornLedger(t *testing.T) {
 		w.want(w.sh("echo new >{x}", "x=build/a.v"), exitOK, job.OK)
 		w.sound()
 	}
+}
+
+// TestLostLedger: a workspace that was used has evidence, or the trail is not whole.
+func TestLostLedger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.want(w.sh("echo new >{x}", "x=build/a.v"), exitOK, job.OK)
+	ok(t, os.Rename(w.path(".eda-sidecar/state"), w.path("away")))
+	for _, command := range [][]string{{"audit"}, {"audit", "verify"}} {
+		if a := w.do(command...); a.exit != exitInternal {
+			t.Errorf("%v without a ledger: %v", command, a)
+		}
+	}
+	ok(t, os.Rename(w.path("away"), w.path(".eda-sidecar/state")))
+	w.sound()
+}
+
+// TestSharedState: a state directory serves one workspace, at a time and for ever.
+func TestSharedState(t *testing.T) {
+	t.Parallel()
+	a, b, state := newWorld(t), newWorld(t), filepath.Join(t.TempDir(), "state")
+	a.flags = append(a.flags, "--state-dir", state)
+	b.flags = append(b.flags, "--state-dir", state)
+	a.want(a.sh("echo new >{x}", "x=build/a.v"), exitOK, job.OK)
+	if r := b.do("recover"); r.exit != exitUsage {
+		t.Errorf("the ledger of another workspace: %v", r)
+	}
+	b.is("build/a.v", "old\n")
+	a.sound()
+}
+
+// TestFullDuringTheRun: what was written to a full disk is not whole, whatever the tool makes of it.
+func TestFullDuringTheRun(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, volume(t, 24, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard"))
+	w.flags = append(w.flags, "--state-dir", filepath.Join(t.TempDir(), "state"))
+	w.config("min_free_bytes: 1MiB", "min_free_inodes: 8")
+	w.want(w.sh("dd if=/dev/zero of={x} bs=64k; true", "x=build/a.v"), exitRetry, job.WorkspaceFull)
+	w.is("build/a.v", "old\n")
+	w.want(w.sh("echo new >{x}", "x=build/a.v"), exitOK, job.OK)
+	w.sound()
 }
 
 // TestStateThatIsNoFile: a link or FIFO where the next state is expected is the tool's fault, not ours.

@@ -180,7 +180,7 @@ func TestOddNames(t *testing.T) {
 		}
 		a := w.sh(script.String()+"cat build/a.v", outs...)
 		if len(name) != 2 && name[0] == 'a' {
-			w.want(a, exitUsage, "")
+			w.want(a, exitUsage, job.InvalidArgument)
 			if names := w.list("."); len(names) != 1 {
 				t.Errorf("a refused workspace holds %q", names)
 			}

@@ -41,7 +41,7 @@ func TestVolumesRefused(t *testing.T) {
 			w.refused = true
 			before := w.snapshot()
 			a := w.sh("echo new >{x}", "x=build/a.v")
-			w.want(a, exitUsage, "")
+			w.want(a, exitUsage, job.InvalidArgument)
 			if !strings.Contains(a.err, c.says) || !strings.Contains(a.err, "hint: ") {
 				t.Errorf("it does not say %q: %v", c.says, a)
 			}
@@ -141,7 +141,7 @@ func TestFullVolume(t *testing.T) {
 
 			// filled by the tool
 			a := w.sh("head -c 100M /dev/zero >{x}", "x=build/a.v")
-			w.want(a, exitFailed, job.ToolFailed)
+			w.want(a, exitRetry, job.WorkspaceFull)
 			w.is("build/a.v", "first\n")
 
 			// filled by somebody else while the tool runs
