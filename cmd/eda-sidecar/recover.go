@@ -52,7 +52,11 @@ opens the workspace does this first; recover does nothing else.`,
 			text.WriteString("nothing to recover\n")
 		}
 		for _, r := range found {
-			fmt.Fprintf(&text, "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, r.Phase, r.Resolution, because(r.Reason))
+			phase := string(r.Phase)
+			if phase == "" {
+				phase = "a read"
+			}
+			fmt.Fprintf(&text, "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, phase, r.Resolution, because(r.Reason))
 			for _, a := range r.Actions {
 				if a.Kind == txn.ActRetire { // of every job, later
 					continue

@@ -46,6 +46,49 @@ func TestHalfBornLedger(t *testing.T) {
 	}
 }
 
+// TestKilledRead: a read has no row in the ledger, yet what a killed engine left of it is found, ended and recorded: also
+// by a start in another scope, which makes its groups elsewhere.
+func TestKilledRead(t *testing.T) {
+	t.Parallel()
+	for _, scoped := range []bool{false, true} {
+		w := newWorld(t)
+		var prefix []string
+		if scoped {
+			scope := filepath.Join(cgroup2(t), "e2e-"+w.mark)
+			ok(t, os.Mkdir(scope, 0o755))
+			t.Cleanup(func() { ok(t, os.Remove(scope)) })
+			prefix = []string{"sh", "-c", `echo 0 >"$0/cgroup.procs" && exec "$@"`, scope}
+		}
+		r := w.command(prefix, w.shArgs("echo running; sleep 1000")...).start()
+		w.until("the tool runs", func() bool {
+			logs, err := filepath.Glob(w.path(".eda-sidecar/jobs/r-*/log"))
+			return err == nil && len(logs) == 1 && strings.Contains(w.read(strings.TrimPrefix(logs[0], w.dir+"/")), "running")
+		})
+		r.signal(syscall.SIGKILL)
+		r.wait()
+		if len(w.marked()) == 0 {
+			t.Fatal("nothing survived: there is nothing to show")
+		}
+		found := w.recovered()
+		if len(found) != 1 || found[0].Resolution != txn.Discarded || len(w.marked()) != 0 {
+			t.Errorf("another scope %t: recovered %+v, alive %v", scoped, found, w.marked())
+		}
+		if kinds := strings.Join(w.events(found[0].Job), " "); !strings.HasSuffix(kinds, "recovered") {
+			t.Errorf("another scope %t: events %q", scoped, kinds)
+		}
+		if scoped {
+			dirs, err := filepath.Glob(filepath.Join(cgroup2(t), "e2e-"+w.mark, "eda-*"))
+			ok(t, err)
+			for _, dir := range dirs {
+				ok(t, os.Remove(dir)) // empty: else this fails
+			}
+		}
+		if a := w.do("audit", "verify"); a.exit != exitOK { // its scratch stays in the trash for a day
+			t.Errorf("%v", a)
+		}
+	}
+}
+
 // TestLostLedger: a workspace that was used has evidence, or the trail is not whole.
 func TestLostLedger(t *testing.T) {
 	t.Parallel()
