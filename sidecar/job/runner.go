@@ -36,6 +36,7 @@ type Runner struct {
 	alive     context.Context // ends at Close
 	end       context.CancelFunc
 	behind    sync.WaitGroup // of goroutines that outlive their call's answer
+	unsure    atomic.Bool    // an undo could not be made durable: mutators are refused until a restart
 }
 
 // Close ends what goes on behind answered calls: undos that wait for room, commits without an answer. The next start
@@ -187,6 +188,9 @@ func (c *call) admit() (err error) {
 	}
 	if ceiling := c.effective().WallMax; c.req.Timeout > ceiling {
 		return failf(InvalidArgument, "timeout %v is over the ceiling of tool %q, which is %v", c.req.Timeout, c.req.Tool.Name, ceiling)
+	}
+	if c.mutates && c.unsure.Load() {
+		return failf(PublishFailed, "the volume failed to make an earlier undo durable: only a restart can tell what is on it")
 	}
 	if c.row, err = c.session(); err != nil {
 		return err

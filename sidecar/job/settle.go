@@ -169,7 +169,11 @@ func (c *call) undo() (err error) {
 func (c *call) undoLater(err error) {
 	for err != nil {
 		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-		if c.ledger.Poisoned() != nil || errors.Is(err, errFiles) && c.stage == publishing && !full {
+		if errors.Is(err, errFiles) && c.stage == publishing && !full {
+			c.unsure.Store(true)
+			return
+		}
+		if c.ledger.Poisoned() != nil {
 			return
 		}
 		timer := time.NewTimer(c.undoEvery)

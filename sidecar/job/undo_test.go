@@ -12,6 +12,7 @@ import (
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable/durabletest"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
@@ -132,9 +133,11 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	if res.RolledBack || r.phase(res.Job) != txn.PublishingOutputs || r.read("a") != "old" {
 		t.Errorf("result %+v, phase %s, target %q", res, r.phase(res.Job), r.read("a"))
 	}
-	for _, f := range r.held("a") {
-		t.Error(f)
+	if len(r.table.Holders(lock.Key{})) != 1 {
+		t.Error("its keys are free")
 	}
+	r.want(r.sh("echo new > {b}", "b=b"), PublishFailed) // every mutator, until a restart
+	r.want(r.sh("true"), OK)                             // a read
 }
 
 // TestCloseEndsUndo tries no undo after Close: the workspace may have another owner then.
