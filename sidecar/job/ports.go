@@ -65,6 +65,7 @@ type Request struct {
 	RequestID string                  // the caller's name for the call; may be empty
 	Timeout   time.Duration           // of the tool, from the start of its first group; 0: the tool's default
 	Progress  func(adapters.Progress) // at most four a second; may be nil; must not block
+	Refused   error                   // if set, the caller has refused the call: it is recorded and answered, and does nothing
 }
 
 // DefaultSession names the caller's own default session.

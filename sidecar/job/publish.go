@@ -17,6 +17,7 @@ import (
 
 // judge inspects what was staged, has it validated and parsed, and makes the session's next state.
 func (c *call) judge() error {
+	c.enter(StateChecking)
 	inspected, invalid := c.tx.Inspect(c.proofs, c.quotas())
 	if invalid == nil {
 		c.inspected = inspected
@@ -138,6 +139,7 @@ func (c *call) publish() error {
 		return c.aborted()
 	}
 	c.stage = publishing
+	c.enter(StatePublishing)
 	if err := c.tx.Exchange(c.proofs); err != nil {
 		return or(PublishFailed, "publish the outputs", err)
 	}

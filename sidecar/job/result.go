@@ -32,8 +32,26 @@ type Result struct {
 	Diagnostics       []adapters.Diagnostic `json:"diagnostics"`                // severity, file, line, column, code and message of the tool; errors first, 200 at most
 	Data              any                   `json:"data,omitempty"`             // the adapter's structured result
 	Log               Log                   `json:"log"`                        // what the tool printed
+	Holder            *Holder               `json:"holder,omitempty"`           // of BUSY: who holds what the call wanted
+	RetryAfter        int64                 `json:"retry_after_ms,omitempty"`   // of BUSY and SHUTTING_DOWN: when a new call is worth a try
 	Usage             cgroup.Usage          `json:"usage"`                      // CPU seconds, peaks of memory and processes, I/O, pressure; absent where the kernel does not say. unlimited: limits that could not be set
 	Programs          []Program             `json:"programs,omitempty"`         // what ran: name, path, version, and whether it is newer than any that was tested
+}
+
+// Holder is a job that has the keys that another call wants. Job is empty unless both are of one principal.
+type Holder struct {
+	Job  string `json:"job_id,omitempty"` // as in its own result
+	Tool string `json:"tool"`             // what it runs
+	Age  int64  `json:"age_ms"`           // since it was asked for
+}
+
+// String names the job, if it may be named, its tool and its age.
+func (h *Holder) String() string {
+	who := "a job of somebody else"
+	if h.Job != "" {
+		who = "job " + h.Job
+	}
+	return fmt.Sprintf("%s (%s, %v)", who, h.Tool, (time.Duration(h.Age) * time.Millisecond).Round(time.Second))
 }
 
 // Published is one output at its target. SHA256 is hex; of a tree the digest of its manifest.

@@ -83,7 +83,8 @@ type call struct {
 	mutates bool
 	asked   time.Time
 	cell    outcome.Cell
-	stop    []func() // run at the end, last first
+	at      atomic.Pointer[at] // what others may see of it
+	stop    []func()           // run at the end, last first
 	res     Result
 	times   Times
 
@@ -137,6 +138,7 @@ func (r *Runner) Run(ctx context.Context, req Request) Result {
 func (r *Runner) newCall(req Request) *call {
 	c := &call{Runner: r, req: req, id: uuid.Must(uuid.NewV7()).String(), asked: r.o.Now(), minted: uuid.Must(uuid.NewV7()).String()}
 	c.mutates = req.Tool.Mutates(req.Args)
+	c.at.Store(&at{state: StateRunning, since: c.asked})
 	c.res = Result{Tool: req.Tool.Name, Job: c.id, Outputs: []Published{}, Undeclared: []string{}, Diagnostics: []adapters.Diagnostic{}}
 	return c
 }
@@ -183,6 +185,9 @@ func (c *call) run() (err error) {
 
 // admit checks what the call may touch, and touches nothing.
 func (c *call) admit() (err error) {
+	if c.req.Refused != nil {
+		return c.req.Refused
+	}
 	if trust := c.req.Tool.TrustOf(c.req.Args); trust == adapters.Script && !c.req.Script {
 		return failf(Denied, "tool %q with these arguments runs code of the caller, which needs the capability \"script\"", c.req.Tool.Name)
 	}
@@ -236,7 +241,11 @@ func (c *call) acquire() error {
 		return nil
 	}
 	began := c.o.Now()
-	defer func() { c.times.Queued = c.o.Now().Sub(began) }()
+	c.enter(StateQueued)
+	defer func() {
+		c.times.Queued = c.o.Now().Sub(began)
+		c.enter(StateRunning)
+	}()
 	for range 3 {
 		release, err := c.lock()
 		if err != nil {
@@ -266,19 +275,22 @@ func (c *call) lock() (release func(), err error) {
 	for _, chain := range c.admission.Chains() {
 		keys = append(keys, PathKey(chain))
 	}
-	if holder := c.quarantined(keys); holder != "" {
-		return nil, failf(Busy, "the session or a target is held by job %s, which waits for an operator: 'eda-sidecar doctor' says why", holder)
+	if holder, held := c.quarantined(keys); held {
+		return nil, failf(Busy, "the session or a target is held by %s, which waits for an operator: 'eda-sidecar doctor' says why", c.blame(holder))
 	}
 	release, err = c.table.Acquire(ctx.Done(), lock.Request{
 		Owner: lock.Owner{Job: c.id, Session: c.row.ID, Tool: c.req.Tool.Name, Principal: c.req.Principal, Since: c.asked.UnixMilli()},
 		Keys:  keys,
 		Alive: func() error { _, err := c.session(); return err },
 	})
+	var busy *lock.BusyError
 	switch {
+	case errors.As(err, &busy) && busy.Holder != (lock.Owner{}):
+		return nil, failf(Busy, "the queue is full: %d calls wait for %s", busy.Queued, c.blame(busy.Holder))
 	case errors.Is(err, lock.ErrCancelled) && c.cell.Aborted() != outcome.None:
 		return nil, c.aborted()
 	case errors.Is(err, lock.ErrCancelled):
-		return nil, fail(Busy, fmt.Sprintf("wait %v for the session and the targets", c.o.QueueTimeout), c.holders(keys))
+		return nil, failf(Busy, "waited %v for the session and the targets: %s", c.o.QueueTimeout, c.holders(keys))
 	}
 	return release, err
 }
@@ -286,33 +298,41 @@ func (c *call) lock() (release func(), err error) {
 // QuarantinePrefix marks the owner of keys that are held for an operator: no waiting helps.
 const QuarantinePrefix = "quarantine:"
 
-// quarantined returns the job that holds one of the keys for good, or the empty string.
-func (c *call) quarantined(keys []lock.Key) string {
+// quarantined returns the job that holds one of the keys for good.
+func (c *call) quarantined(keys []lock.Key) (holder lock.Owner, held bool) {
 	for _, k := range keys {
 		for _, h := range c.table.Holders(k) {
-			if id, held := strings.CutPrefix(h.Job, QuarantinePrefix); held {
-				return id
+			if h.Job, held = strings.CutPrefix(h.Job, QuarantinePrefix); held {
+				return h, true
 			}
 		}
 	}
-	return ""
+	return lock.Owner{}, false
 }
 
 // holders says who is in the way.
-func (c *call) holders(keys []lock.Key) error {
-	var holders []lock.Owner
+func (c *call) holders(keys []lock.Key) string {
 	for _, k := range keys {
-		holders = append(holders, c.table.Holders(k)...)
+		if holders := c.table.Holders(k); len(holders) > 0 {
+			return c.blame(holders[0]) + " has them"
+		}
 	}
-	if len(holders) == 0 {
-		return errors.New("others were before this call")
+	return "others were before this call"
+}
+
+// blame puts into the result who is in the way, and says it in words.
+func (c *call) blame(h lock.Owner) string {
+	c.res.Holder = c.holder(h)
+	return c.res.Holder.String()
+}
+
+// holder is what this caller may know of another job.
+func (c *call) holder(h lock.Owner) *Holder {
+	known := &Holder{Tool: h.Tool, Age: c.o.Now().UnixMilli() - h.Since}
+	if h.Principal == c.req.Principal {
+		known.Job = h.Job
 	}
-	h := holders[0]
-	held := c.o.Now().Sub(time.UnixMilli(h.Since)).Round(time.Second)
-	if h.Principal != c.req.Principal {
-		return fmt.Errorf("a run of %q has held them for %v", h.Tool, held)
-	}
-	return fmt.Errorf("job %q, a run of %q, has held them for %v", h.Job, h.Tool, held)
+	return known
 }
 
 // clone reads the session once more, under its key: the state that the job works on.
@@ -387,8 +407,11 @@ func (c *call) begin() (err error) {
 	if err != nil {
 		return err
 	}
-	c.tx, err = c.files.Begin(c.journal, c.admission, layout)
-	return err
+	if c.tx, err = c.files.Begin(c.journal, c.admission, layout); err != nil {
+		return err
+	}
+	c.see(func(a *at) { a.dir = c.tx.Dir() })
+	return nil
 }
 
 // layout is what the job directory holds before the first step.
@@ -428,8 +451,8 @@ func (c *call) aborted() error {
 	switch c.cell.Aborted() {
 	case outcome.Deadline:
 		return failf(ToolTimeout, "the tool was not done after %v", c.timeout())
-	case outcome.Destroyed:
-		return failf(SessionDestroyed, "session %q is being destroyed", c.row.ID)
+	case outcome.Destroyed: // which it is only after our end
+		return failf(CodeCancelled, "session %q is being closed by force", c.row.ID)
 	case outcome.Shutdown:
 		return failf(ShuttingDown, "the engine is stopping")
 	case outcome.Quota:

@@ -104,14 +104,18 @@ func (r *Runner) sessionOp(row ledger.Session) error {
 	}
 	allow, commit := event(audit.Allow, op), event(audit.Commit, op)
 	commit.Job = allow.Job
+	began := r.o.Now()
 	ticket, err := r.ledger.SessionOp(row, allow, commit)
+	if err == nil {
+		err = r.await(ticket)
+	}
+	res := Result{Code: OK, Tool: SessionTool, Job: allow.Job, Session: row.ID, Duration: r.o.Now().Sub(began).Milliseconds()}
 	if err != nil {
-		return or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
+		err = or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
+		res.Code = asError(err).Code
 	}
-	if err := r.await(ticket); err != nil {
-		return or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
-	}
-	return nil
+	r.finished(res, Times{})
+	return err
 }
 
 // SessionKey is the key of a session. A default session may have no id yet, so its key is owner and name.

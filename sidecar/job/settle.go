@@ -289,6 +289,8 @@ func (c *call) readLog() {
 	}
 }
 
+const retryAfter = 5 * time.Second // a guess: jobs of EDA tools end in seconds to hours
+
 // answer completes the result from the error that the call ended with.
 func (c *call) answer(err error) Result {
 	r := &c.res
@@ -317,11 +319,20 @@ func (c *call) answer(err error) Result {
 	if err != nil && !r.RolledBack {
 		r.Hint = "nothing is lost and nothing is half done: the next start finishes it; 'eda-sidecar doctor' says what it waits for"
 	}
-	r.Duration = c.o.Now().Sub(c.asked).Milliseconds()
-	if c.o.Metrics != nil {
-		c.o.Metrics.Finished(*r, c.times)
+	switch r.Code {
+	case Busy, ShuttingDown:
+		r.RetryAfter = retryAfter.Milliseconds()
+	default:
 	}
+	r.Duration = c.o.Now().Sub(c.asked).Milliseconds()
+	c.finished(*r, c.times)
 	return *r
+}
+
+func (r *Runner) finished(res Result, t Times) {
+	if r.o.Metrics != nil {
+		r.o.Metrics.Finished(res, t)
+	}
 }
 
 // object is v as a JSON object, or nil if it is none.

@@ -176,7 +176,7 @@ func (c *call) passed() (env []string) {
 }
 
 func (c *call) progress() func([]byte) {
-	if c.req.Progress == nil || c.req.Tool.Progress == nil {
+	if c.req.Tool.Progress == nil {
 		return nil
 	}
 	return func(line []byte) {
@@ -186,7 +186,10 @@ func (c *call) progress() func([]byte) {
 		if err != nil {
 			c.panicked.CompareAndSwap(nil, &err)
 		} else if made {
-			c.req.Progress(p)
+			c.see(func(a *at) { a.progress = p })
+			if c.req.Progress != nil {
+				c.req.Progress(p)
+			}
 		}
 	}
 }
@@ -199,6 +202,7 @@ func (c *call) started(i int, p Process, command cgroup.Command) {
 		return
 	}
 	timer := time.AfterFunc(c.timeout(), func() { c.cell.Abort(outcome.Deadline) })
+	c.see(func(a *at) { a.deadline = c.o.Now().Add(c.timeout()) })
 	c.stop = append(c.stop, func() { timer.Stop() })
 	caps := c.Runner.groups.Capabilities()
 	c.start = c.event(audit.Start, map[string]any{

@@ -116,6 +116,30 @@ func (t *Table) Holders(k Key) []Owner {
 	return owners
 }
 
+// Waiting returns who holds a key that the waiting job wants, its zero value if nobody does, and how many earlier waiters
+// want one, too.
+func (t *Table) Waiting(job string) (holder Owner, ahead int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.IndexFunc(t.queue, func(c *claim) bool { return c.owner.Job == job })
+	if i < 0 {
+		return Owner{}, 0
+	}
+	w := t.queue[i]
+	for _, c := range t.held {
+		if overlap(c.keys, w.keys) {
+			holder = c.owner
+			break
+		}
+	}
+	for _, c := range t.queue[:i] {
+		if overlap(c.keys, w.keys) {
+			ahead++
+		}
+	}
+	return holder, ahead
+}
+
 // Queued returns how many requests wait.
 func (t *Table) Queued() int {
 	t.mu.Lock()

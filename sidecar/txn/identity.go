@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -197,6 +199,26 @@ func (w *Workspace) OpenInputDir(rel string) (Input, error) {
 		return Input{}, err
 	}
 	return Input{Path: rel, Dir: true}, h.Close()
+}
+
+// OpenOutput opens what is at the target of a job's output, a regular file, for reading, and says whether it is still what
+// the job published. The error wraps fs.ErrNotExist if the job has no such output, or nothing is there.
+func (w *Workspace) OpenOutput(j *Journal, name string) (f *os.File, current bool, err error) {
+	i := slices.IndexFunc(j.Outputs, func(o Output) bool { return o.Name == name })
+	if i < 0 {
+		return nil, false, fmt.Errorf("job %q has no output %q: %w", j.Job, name, fs.ErrNotExist)
+	}
+	o := j.Outputs[i]
+	h, err := w.openInput(o.Target, w.fs.OpenFile)
+	if err != nil {
+		return nil, false, err
+	}
+	st, err := w.fs.Stat("txn.output.stat", durable.Name{Dir: h})
+	if err != nil || st.Type != durable.Regular {
+		shut(h)
+		return nil, false, &Error{Op: "open output", Path: o.Target, Why: "is not a regular file but " + string(st.Type), Err: because(ErrInvalidPath, err)}
+	}
+	return h.File(), o.New != nil && fileID(st).sameInode(*o.New) && fileID(st).same(*o.New), nil
 }
 
 // openInput opens a file without waiting for the other end of a FIFO, or a directory.
