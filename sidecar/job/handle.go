@@ -69,13 +69,13 @@ const (
 
 // Status is what can be said of a job while it runs.
 type Status struct {
-	State    State         `json:"phase"`      // what it does
-	Message  string        `json:"message"`    // the same for people: for whom it waits, what the tool says of its progress
-	Percent  int           `json:"percent"`    // of the running tool, as it says itself; 0: not known
-	Elapsed  time.Duration `json:"-"`          // since the call
-	LogBytes int64         `json:"-"`          // printed so far
-	LogTail  string        `json:"-"`          // the last 2 KiB of it
-	Deadline time.Time     `json:"-"`          // of the running tool; zero: it has not started
+	State    State         `json:"phase"`   // what it does
+	Message  string        `json:"message"` // the same for people: for whom it waits, what the tool says of its progress
+	Percent  int           `json:"percent"` // of the running tool, as it says itself; 0: not known
+	Elapsed  time.Duration `json:"-"`       // since the call
+	LogBytes int64         `json:"-"`       // printed so far
+	LogTail  string        `json:"-"`       // the last 2 KiB of it
+	Deadline time.Time     `json:"-"`       // of the running tool; zero: it has not started
 }
 
 // at is a moment of a call, as others may see it. It is replaced as a whole.

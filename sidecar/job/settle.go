@@ -319,10 +319,8 @@ func (c *call) answer(err error) Result {
 	if err != nil && !r.RolledBack {
 		r.Hint = "nothing is lost and nothing is half done: the next start finishes it; 'eda-sidecar doctor' says what it waits for"
 	}
-	switch r.Code {
-	case Busy, ShuttingDown:
+	if r.Code == Busy || r.Code == ShuttingDown {
 		r.RetryAfter = retryAfter.Milliseconds()
-	default:
 	}
 	r.Duration = c.o.Now().Sub(c.asked).Milliseconds()
 	c.finished(*r, c.times)
