@@ -37,7 +37,7 @@ sidecar < cmd/eda-sidecar
 // planned are packages of the graph that nobody has written yet. Writing one strikes it from this list.
 var planned = []string{
 	"internal/explore", "internal/explore/modeltest",
-	"sidecar/agent", "sidecar/agent/lease", "sidecar/metrics", "sidecar/server", "sidecar/server/codec",
+	"sidecar/agent", "sidecar/agent/lease", "sidecar/server", "sidecar/server/codec",
 }
 
 // testOnly are packages that test files alone may import.
