@@ -1,6 +1,6 @@
 // Package msync is the one shim of synchronisation primitives for the modelled cores (sidecar/lock,
-// sidecar/job/outcome, sidecar/ledger/batch). All cancellation, lock and batch state goes through it and nothing else,
-// so that a model build can replace every primitive by a visible step of an explorer.
+// sidecar/job/outcome, sidecar/ledger/batch, sidecar/server/codec). All cancellation, lock, batch and size-limit state
+// goes through it and nothing else, so that a model build can replace every primitive by a visible step of an explorer.
 //
 // # Guarantees
 //

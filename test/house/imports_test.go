@@ -17,7 +17,7 @@ cgroup, cgroup/internal/witness < cgroup/cgrouptest
 sidecar/durable < sidecar/durable/durabletest
 internal/explore < internal/explore/modeltest
 internal/explore < internal/msync
-internal/strictjson < sidecar/audit, sidecar/session, sidecar/txn
+internal/strictjson < sidecar/audit, sidecar/session, sidecar/txn, sidecar/server/codec
 internal/msync < sidecar/lock, sidecar/job/outcome, sidecar/ledger/batch, sidecar/server/codec, sidecar/agent/lease
 sidecar/job/outcome < sidecar/job
 sidecar/ledger/batch < sidecar/ledger
@@ -37,7 +37,7 @@ sidecar < cmd/eda-sidecar
 // planned are packages of the graph that nobody has written yet. Writing one strikes it from this list.
 var planned = []string{
 	"internal/explore", "internal/explore/modeltest",
-	"sidecar/agent", "sidecar/agent/lease", "sidecar/server", "sidecar/server/codec",
+	"sidecar/agent", "sidecar/agent/lease", "sidecar/server",
 }
 
 // testOnly are packages that test files alone may import.
