@@ -167,16 +167,22 @@ func failOn() Param {
 	}
 }
 
-// params are the tool's own parameters and the common one.
-func (t *Tool) params() []Param { return append(slices.Clone(t.Params), failOn()) }
+// Params are what a call may give: of a tool, or of anything else that takes its arguments as one JSON object.
+type Params []Param
 
-// Decode validates the arguments of a call, without those that are the server's own. All mistakes are joined, in the order of
-// the parameters, each an *ArgumentError. Nothing is looked up: paths are checked for syntax only.
-func (t *Tool) Decode(raw map[string]json.RawMessage) (Args, error) {
+// Arguments are the tool's own parameters and the common one.
+func (t *Tool) Arguments() Params { return append(slices.Clone(t.Params), failOn()) }
+
+// Decode validates the arguments of a call, without those that are the server's own.
+func (t *Tool) Decode(raw map[string]json.RawMessage) (Args, error) { return t.Arguments().Decode(raw) }
+
+// Decode validates the members of one object. All mistakes are joined, in the order of the parameters, each an
+// *ArgumentError. Nothing is looked up: paths are checked for syntax only.
+func (all Params) Decode(raw map[string]json.RawMessage) (Args, error) {
 	a := Args{values: map[string]any{}, given: map[string]bool{}}
 	var errs []error
 	var names []string
-	for _, p := range t.params() {
+	for _, p := range all {
 		names = append(names, p.Name)
 		value, given := raw[p.Name]
 		if !given {
@@ -199,7 +205,7 @@ func (t *Tool) Decode(raw map[string]json.RawMessage) (Args, error) {
 			errs = append(errs, badArg(name, "unknown; %s", nearest(name, names)))
 		}
 	}
-	errs = append(errs, a.place(t.Params)...)
+	errs = append(errs, a.place(all)...)
 	return a, errors.Join(errs...)
 }
 

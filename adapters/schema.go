@@ -6,11 +6,14 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// InputSchema is the JSON Schema (2020-12) of the tool's arguments, without those that are the server's own. Paths are checked
-// there for syntax only. A new value on each call; the same bytes for the same tool.
-func (t *Tool) InputSchema() *jsonschema.Schema {
+// InputSchema is the JSON Schema of the tool's arguments, without those that are the server's own.
+func (t *Tool) InputSchema() *jsonschema.Schema { return t.Arguments().Schema() }
+
+// Schema is the JSON Schema (2020-12) of an object that Decode takes. Paths are checked there for syntax only. A new value on
+// each call; the same bytes for the same parameters.
+func (all Params) Schema() *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}}
-	for _, p := range t.params() {
+	for _, p := range all {
 		s.Properties[p.Name] = p.schema()
 		s.PropertyOrder = append(s.PropertyOrder, p.Name)
 		if p.Required {
