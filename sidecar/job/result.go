@@ -123,3 +123,12 @@ func asError(err error) *Error {
 	}
 	return &Error{Code: codeOf(err), Err: err}
 }
+
+// Failed is the answer to a call that ended with err before it became a job: nothing ran, and nothing has changed.
+func Failed(tool string, err error) Result {
+	e := asError(err)
+	return Result{
+		Code: e.Code, Message: "cannot complete " + tool + ": " + e.Error(), Hint: e.Code.Hint(), Tool: tool, RolledBack: true,
+		WorkerTerminated: true, Outputs: []Published{}, Undeclared: []string{}, Diagnostics: []adapters.Diagnostic{},
+	}
+}

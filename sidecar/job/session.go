@@ -53,10 +53,11 @@ func (r *Runner) Session(ctx context.Context, principal, id string) (ledger.Sess
 	return row, nil
 }
 
-// OpenSession returns the principal's session of this name, and makes it if there is none.
+// OpenSession returns the principal's session of this name, and makes it if there is none. Without a name it makes one that
+// only its id finds.
 func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledger.Session, error) {
-	if name == "" || len(name) > 128 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return ledger.Session{}, failf(InvalidArgument, "session name %.40q: want 1 to 128 bytes of UTF-8 without control characters", name)
+	if len(name) > 128 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return ledger.Session{}, failf(InvalidArgument, "session name %.40q: want at most 128 bytes of UTF-8 without control characters", name)
 	}
 	row, err := r.ledger.SessionByName(ctx, principal, name)
 	if !errors.Is(err, ledger.ErrNotFound) {
