@@ -29,7 +29,7 @@ sidecar/durable, cgroup < sidecar/agent
 sidecar/session, sidecar/audit, sidecar/txn < sidecar/ledger
 sidecar/audit, sidecar/job < sidecar/metrics
 adapters, cgroup, sidecar/lock, sidecar/session, sidecar/txn, sidecar/audit, sidecar/ledger < sidecar/job
-sidecar/job, adapters, sidecar/audit, sidecar/session < sidecar/server
+sidecar/job, adapters, sidecar/audit, sidecar/session, sidecar/ledger < sidecar/server
 EVERYTHING < sidecar, cmd/eda-sidecar
 sidecar < cmd/eda-sidecar
 `
@@ -37,7 +37,7 @@ sidecar < cmd/eda-sidecar
 // planned are packages of the graph that nobody has written yet. Writing one strikes it from this list.
 var planned = []string{
 	"internal/explore", "internal/explore/modeltest",
-	"sidecar/agent", "sidecar/agent/lease", "sidecar/server",
+	"sidecar/agent", "sidecar/agent/lease",
 }
 
 // testOnly are packages that test files alone may import.

@@ -1,0 +1,274 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/server"
+)
+
+// villain leaves its session and its parent, ignores SIGTERM, and writes to its target for as long as it lives.
+const villain = `trap '' TERM
+setsid sh -c 'trap "" TERM; (while :; do echo more >> "$1"; sleep 0.01; done) & (setsid sh -c "while :; do sleep 1; done" &)' sh "$1" &
+while :; do sleep 1; done`
+
+// staged waits until a job writes to its first slot.
+func (w *world) staged() {
+	w.t.Helper()
+	until(w.t, "the tool writes", func() bool {
+		found, err := filepath.Glob(w.path(".eda-sidecar/jobs/*/s0/*"))
+		ok(w.t, err)
+		return len(found) > 0
+	})
+}
+
+// post sends one message of era A as a client would that knows no SDK.
+func (w *world) post(ctx context.Context, user, method string, params map[string]any) (*http.Response, error) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, strings.NewReader(message(method, params)))
+	ok(w.t, err)
+	headers(r, user, method, params)
+	return http.DefaultClient.Do(r)
+}
+
+func message(method string, params map[string]any) string {
+	params["_meta"] = map[string]any{"io.modelcontextprotocol/protocolVersion": eras["a"], "io.modelcontextprotocol/clientCapabilities": map[string]any{}}
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": "r-7", "method": method, "params": params})
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}
+
+func headers(r *http.Request, user, method string, params map[string]any) {
+	for name, value := range map[string]string{
+		"Authorization": "Bearer " + token(user), "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": eras["a"], "Mcp-Method": method,
+	} {
+		r.Header.Set(name, value)
+	}
+	if name, isCall := params["name"].(string); isCall {
+		r.Header.Set("Mcp-Name", name)
+	}
+}
+
+// TestCancel: however an era cancels, every process of the call is dead before the caller can know, and nothing has changed.
+func TestCancel(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		cancel func(w *world, arguments args) // calls, waits until the tool writes, and cancels
+	}{
+		{"a_stream_closed", func(w *world, arguments args) {
+			ctx, cancel := context.WithCancel(w.t.Context())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				resp, err := w.post(ctx, "alice", "tools/call", map[string]any{"name": "shell_run", "arguments": arguments})
+				if err == nil {
+					_, err = io.ReadAll(resp.Body)
+				}
+				if !errors.Is(err, context.Canceled) {
+					w.t.Errorf("answered: %v", err)
+				}
+			}()
+			w.staged()
+			cancel()
+			<-gone
+		}},
+		{"b_notification", func(w *world, arguments args) {
+			c := w.connect("b", "alice")
+			ctx, cancel := context.WithCancel(w.t.Context())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				if _, err := c.try(ctx, "shell_run", arguments); !errors.Is(err, context.Canceled) {
+					w.t.Errorf("answered: %v", err)
+				}
+			}()
+			w.staged()
+			cancel()
+			<-gone
+		}},
+		{"job_cancel", func(w *world, arguments args) {
+			c := w.connect("b", "alice")
+			arguments["detach"] = true
+			id := c.call("shell_run", arguments, "").Job
+			w.staged()
+			if a := c.call("job_cancel", args{"job_id": id}, job.CodeCancelled); len(w.alive()) > 0 || !a.RolledBack {
+				w.t.Errorf("alive at the answer: %q; %s", w.alive(), a.raw)
+			}
+		}},
+		{"pipe_closed", func(w *world, arguments args) {
+			c, closePipe := w.pipe("b", "alice")
+			gone := make(chan error, 1)
+			go func() {
+				_, err := c.try(w.t.Context(), "shell_run", arguments)
+				gone <- err
+			}()
+			w.staged()
+			closePipe()
+			if err := <-gone; err == nil {
+				w.t.Error("answered")
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.write("build/out.txt", "old\n")
+			tc.cancel(w, args{"session_id": "default", "script": w.script("villain.sh", villain), "out": "build/out.txt"})
+			h := w.registry.List("alice")[0]
+			select {
+			case <-h.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatalf("the job goes on: %+v", h.Status())
+			}
+			if left := append(w.alive(), w.groups()...); len(left) > 0 {
+				t.Errorf("at the end there is %q", left)
+			}
+			if r := h.Result(); r.Code != job.CodeCancelled || !r.RolledBack || !r.WorkerTerminated {
+				t.Errorf("got %+v", r)
+			}
+			if got := w.read("build/out.txt"); got != "old\n" {
+				t.Errorf("the target holds %q", got)
+			}
+			w.connect("a", "alice").call("shell_run", args{"session_id": "default", "script": w.script("next.sh", "echo new > $1; echo done"), "out": "build/out.txt"}, job.OK)
+		})
+	}
+}
+
+// gated is a script that ends when the gate is opened, and what opens it.
+func (w *world) gated(name string) (script string, open func()) {
+	w.t.Helper()
+	gate := name + ".gate"
+	script = w.script(name+".sh", fmt.Sprintf("echo begun; while [ ! -e %s ]; do sleep 0.02; done; echo new > $1; echo done", w.path(gate)))
+	return script, func() { w.write(gate, "") }
+}
+
+// TestLongCall: a call that is not done in time hands its job over, which then outlives it.
+func TestLongCall(t *testing.T) {
+	for era := range eras {
+		t.Run(era, func(t *testing.T) {
+			w := newWorld(t)
+			script, open := w.gated("long")
+			first := w.connect(era, "alice")
+			a := first.call("shell_run", args{"session_id": "default", "script": script, "out": "build/out.txt", "wait_seconds": 1}, "")
+			if a.next != "job_wait" || a.Job == "" || !strings.Contains(a.text, a.Job) {
+				t.Errorf("pending: %s, text %q", a.raw, a.text)
+			}
+			ok(t, first.Close())
+			c := w.connect(era, "alice")
+			c.call("job_wait", args{"job_id": a.Job, "wait_seconds": 0}, "")
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if _, err := c.try(ctx, "job_wait", args{"job_id": a.Job}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a wait that is given up: %v", err)
+			}
+			until(t, "the tool prints", func() bool {
+				var part artifact
+				c.call("artifact_read", args{"job_id": a.Job, "name": "log"}, job.OK).data(t, &part)
+				return part.Content == "begun\n"
+			})
+			open()
+			for range 2 {
+				if done := c.call("job_wait", args{"job_id": a.Job}, job.OK); done.Job != a.Job || len(done.Outputs) != 1 {
+					t.Errorf("got %s", done.raw)
+				}
+			}
+			if got := w.read("build/out.txt"); got != "new\n" {
+				t.Errorf("the target holds %q", got)
+			}
+			script, open = w.gated("detached")
+			b := c.call("shell_run", args{"session_id": "default", "script": script, "out": "build/two.txt", "detach": true}, "")
+			open()
+			c.call("job_wait", args{"job_id": b.Job}, job.OK)
+		})
+	}
+}
+
+// unread is a client that is gone when its answer is written.
+type unread struct{ *httptest.ResponseRecorder }
+
+func (unread) Write([]byte) (int, error) { return 0, errors.New("gone") }
+
+// TestUnheardHandOver: a caller that cannot have learnt the job's id does not leave the job behind.
+func TestUnheardHandOver(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.AllowedHosts = []string{"here"} })
+	script, _ := w.gated("long")
+	params := map[string]any{"name": "shell_run", "arguments": args{"session_id": "default", "script": script, "out": "build/out.txt", "wait_seconds": 0}}
+	r := httptest.NewRequest(http.MethodPost, "http://here/mcp", strings.NewReader(message("tools/call", params)))
+	headers(r, "alice", "tools/call", params)
+	w.server.Handler().ServeHTTP(unread{httptest.NewRecorder()}, r)
+	list := w.registry.List("alice")
+	if len(list) != 1 {
+		t.Fatalf("%d jobs", len(list))
+	}
+	select {
+	case <-list[0].Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the job goes on")
+	}
+	if got := list[0].Result().Code; got != job.CodeCancelled {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestProgress: messages come while the job waits and runs, their numbers grow, and none comes after the answer.
+func TestProgress(t *testing.T) {
+	for era := range eras {
+		t.Run(era, func(t *testing.T) {
+			w := newWorld(t)
+			c := w.connect(era, "alice")
+			first, openFirst := w.gated("first")
+			c.call("shell_run", args{"session_id": "default", "script": first, "out": "build/a.txt", "detach": true}, "")
+			until(t, "the first one runs", func() bool { return w.registry.List("alice")[0].Status().LogBytes > 0 })
+			second, openSecond := w.gated("second")
+			answered := make(chan error, 1)
+			go func() {
+				p := &mcp.CallToolParams{Name: "shell_run", Arguments: args{"session_id": "default", "script": second, "out": "build/b.txt"}}
+				p.SetProgressToken("token")
+				_, err := c.CallTool(t.Context(), p)
+				answered <- err
+			}()
+			last := 0.0
+			for _, want := range []struct {
+				message string
+				then    func()
+			}{{"queued behind job ", openFirst}, {"running shell_run", openSecond}} {
+				p := <-c.progress
+				if p.Progress <= last || !strings.HasPrefix(p.Message, want.message) || p.ProgressToken != "token" {
+					t.Errorf("got %+v after %v, want %q", p, last, want.message)
+				}
+				last = p.Progress
+				want.then()
+			}
+			ok(t, <-answered)
+			c.call("job_list", args{}, job.OK) // whatever was on its way is here now
+			if len(c.progress) > 0 {
+				t.Errorf("after the answer: %+v", <-c.progress)
+			}
+		})
+	}
+}
+
+// TestBudget: a tool that prints 1 GiB has a short answer. (That every answer is short is checked by every call.)
+func TestBudget(t *testing.T) {
+	w := newWorld(t)
+	c := w.connect("a", "alice")
+	a := c.call("shell_run", args{"script": w.script("flood.sh", `head -c 1073741824 /dev/zero | tr '\0' '\033'`)}, job.OutputLimit)
+	if a.Log.Bytes != 1<<30 || !a.Log.Truncated || a.cut["log"] == 0 {
+		t.Errorf("log of %d bytes, truncated %t, cut %v", a.Log.Bytes, a.Log.Truncated, a.cut)
+	}
+	c.call("artifact_read", args{"job_id": a.Job, "name": "log", "offset": 1 << 20}, job.OK)
+}

@@ -1,0 +1,202 @@
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/server"
+)
+
+// body is a request's body that notices whether it is read.
+type body struct {
+	io.Reader
+	read bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.read = true
+	return b.Reader.Read(p)
+}
+
+// endless never ends, nor gives a byte, until it is closed.
+type endless struct{ closed chan struct{} }
+
+func (e endless) Read([]byte) (int, error) {
+	<-e.closed
+	return 0, io.ErrClosedPipe
+}
+
+// TestRefusals: what is refused before anything is done with it, and how.
+func TestRefusals(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Limits.BodyTimeout = 300 * time.Millisecond })
+	host := strings.TrimSuffix(strings.TrimPrefix(w.url, "http://"), "/mcp")
+	deep := strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000)
+	large := strings.Repeat("x", 1<<20)
+	set := func(pairs ...string) func(*http.Request) {
+		return func(r *http.Request) {
+			for i := 0; i < len(pairs); i += 2 {
+				r.Header.Set(pairs[i], pairs[i+1])
+			}
+		}
+	}
+	wait := make(chan struct{})
+	defer close(wait)
+	for _, tc := range []struct {
+		name   string
+		text   string
+		change func(*http.Request)
+		status int
+		want   string // in the answer
+	}{
+		{"good", "", nil, 200, `"code":"OK"`},
+		{"good_origin", "", set("Origin", "http://"+host), 200, `"code":"OK"`},
+		{"localhost", "", func(r *http.Request) { r.Host = strings.Replace(host, "127.0.0.1", "LOCALHOST", 1) }, 200, `"code":"OK"`},
+		{"evil_host", "", func(r *http.Request) { r.Host = "evil.example" }, 403, "host"},
+		{"other_port", "", func(r *http.Request) { r.Host = "127.0.0.1:1" }, 403, "host"},
+		{"evil_origin", "", set("Origin", "http://evil.example"), 403, "origin"},
+		{"null_origin", "", set("Origin", "null"), 403, "origin"},
+		{"second_origin", "", func(r *http.Request) { r.Header["Origin"] = []string{"http://" + host, "http://evil.example"} }, 403, "origin"},
+		{"rebound", "", func(r *http.Request) { r.Host = "evil.example"; r.Header.Set("Origin", "http://evil.example") }, 403, "host"},
+		{"origin_on_get", "", func(r *http.Request) { r.Method = "GET"; r.Header.Set("Origin", "http://evil.example") }, 403, "origin"},
+		{"path", "", func(r *http.Request) { r.URL.Path = "/metrics" }, 404, ""},
+		{"no_token", "", func(r *http.Request) { r.Header.Del("Authorization") }, 401, "token is needed"},
+		{"wrong_token", "", set("Authorization", "Bearer "+strings.Repeat("x", 40)), 401, "not valid"},
+		{"other_scheme", "", set("Authorization", "Basic "+token("alice")), 401, "token is needed"},
+		{"batch", " [" + message("ping", args{}) + "]", nil, 400, `-32600`},
+		{"deep", deep, nil, 400, `-3`},
+		{"name_twice", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"\u0061":2}}`, nil, 400, `two members`},
+		{"no_json", `{"jsonrpc":`, nil, 400, `-32700`},
+		{"empty", " ", nil, 400, `-32700`},
+		{"large_declared", `{"a":"` + large + `"}`, nil, 413, `"limit_bytes":1048576`},
+		{"large_chunked", `{"a":"` + large + `"}`, func(r *http.Request) { r.ContentLength = -1 }, 413, `"limit_bytes":1048576`},
+		{"large_catalogue", `{"a":"` + large[:80_000] + `"}`, func(r *http.Request) { r.Header.Del("Mcp-Method") }, 413, `"limit_bytes":65536`},
+		{"slow", "", func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(endless{wait}), 100 }, 408, "in time"},
+		{"version", "", set("Mcp-Protocol-Version", "2099-01-01"), 400, ""},
+		{"method_header", "", set("Mcp-Method", "ping"), 400, "-32"},
+		{"method", message("tools/none", args{}), set("Mcp-Method", "tools/none"), 404, "-32601"},
+		{"delete_in_era_a", "", func(r *http.Request) { r.Method = "DELETE" }, 405, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			params := args{"name": "job_list", "arguments": args{}}
+			text := tc.text
+			if text == "" {
+				text = message("tools/call", params)
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(text))
+			ok(t, err)
+			headers(r, "alice", "tools/call", params)
+			if tc.change != nil {
+				tc.change(r)
+			}
+			resp, err := http.DefaultClient.Do(r)
+			ok(t, err)
+			defer func() { _ = resp.Body.Close() }() // read
+			got, err := io.ReadAll(resp.Body)
+			ok(t, err)
+			if resp.StatusCode != tc.status || !strings.Contains(string(got), tc.want) {
+				t.Errorf("got %d %q, want %d with %q", resp.StatusCode, got, tc.status, tc.want)
+			}
+			if challenge := resp.Header.Get("WWW-Authenticate"); (challenge != "") != (tc.status == 401) {
+				t.Errorf("WWW-Authenticate is %q", challenge)
+			}
+			if resp.Header.Get("Access-Control-Allow-Origin") != "" {
+				t.Error("a CORS header")
+			}
+		})
+	}
+}
+
+// TestBodyOfNobody: of a request without a valid token not a byte of the body is read.
+func TestBodyOfNobody(t *testing.T) {
+	w := newWorld(t)
+	transport := &http.Transport{ExpectContinueTimeout: time.Minute}
+	defer transport.CloseIdleConnections()
+	for _, user := range []string{"nobody", "alice"} {
+		b := &body{Reader: strings.NewReader(message("ping", args{}))}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, b)
+		ok(t, err)
+		headers(r, user, "ping", args{})
+		r.Header.Set("Expect", "100-continue")
+		r.ContentLength = int64(len(message("ping", args{})))
+		resp, err := transport.RoundTrip(r)
+		ok(t, err)
+		ok(t, resp.Body.Close())
+		if known := user != "nobody"; b.read != known || (resp.StatusCode != 401) != known {
+			t.Errorf("%s: status %d, body read: %t", user, resp.StatusCode, b.read)
+		}
+	}
+}
+
+// TestOpenCalls: beyond its share a principal is turned away, and others are not.
+func TestOpenCalls(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Limits.CallsPerPrincipal = 1 })
+	script, open := w.gated("long")
+	first := make(chan error, 1)
+	go func() {
+		resp, err := w.post(t.Context(), "alice", "tools/call", args{"name": "shell_run", "arguments": args{"session_id": "default", "script": script, "out": "build/out.txt"}})
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+		}
+		first <- err
+	}()
+	until(t, "the job runs", func() bool { return len(w.registry.List("alice")) == 1 })
+	status := func(user string) int {
+		resp, err := w.post(t.Context(), user, "tools/list", args{})
+		ok(t, err)
+		ok(t, resp.Body.Close())
+		if again := resp.Header.Get("Retry-After"); (again != "") != (resp.StatusCode == 503) {
+			t.Errorf("Retry-After %q", again)
+		}
+		return resp.StatusCode
+	}
+	if a, b := status("alice"), status("bob"); a != 503 || b != 200 {
+		t.Errorf("alice gets %d, bob %d", a, b)
+	}
+	open()
+	ok(t, <-first)
+	until(t, "the call has left", func() bool { return status("alice") == 200 })
+}
+
+// TestDrain: a server that drains takes no new calls, and still answers for the old ones.
+func TestDrain(t *testing.T) {
+	w := newWorld(t)
+	c := w.connect("b", "alice")
+	script, open := w.gated("long")
+	id := c.call("shell_run", args{"session_id": "default", "script": script, "out": "build/out.txt", "detach": true}, "").Job
+	w.server.Drain()
+	if _, err := c.try(t.Context(), "job_list", nil); err == nil {
+		t.Error("a call is answered while the server drains")
+	}
+	open()
+	w.connect("b", "alice").call("job_wait", args{"job_id": id}, job.OK)
+}
+
+// TestTokens: what is wrong with a list is said.
+func TestTokens(t *testing.T) {
+	good := strings.Repeat("a", 64)
+	for _, tc := range []struct {
+		name string
+		list []server.Token
+		want string
+	}{
+		{"empty", nil, "no token that is valid"},
+		{"plain_text", []server.Token{{Name: "a", SHA256: "secret"}}, "64 hex"},
+		{"twice", []server.Token{{Name: "a", SHA256: good}, {Name: "b", SHA256: strings.ToUpper(good)}}, "twice"},
+		{"nameless", []server.Token{{SHA256: good}}, "name"},
+		{"capability", []server.Token{{Name: "a", SHA256: good, Capabilities: []server.Capability{"root"}}}, `"root"`},
+		{"expired", []server.Token{{Name: "a", SHA256: good, NotAfter: time.Unix(1, 0)}}, "no token that is valid"},
+	} {
+		if _, err := server.Tokens(tc.list); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %q", tc.name, err, tc.want)
+		}
+	}
+	p, err := server.Local(server.Read, server.Mutate)(http.Header{})
+	if text, _ := json.Marshal(p); err != nil || string(text) != `{"Name":"local","Capabilities":["read","mutate"]}` { // a struct of strings
+		t.Errorf("local is %s, %v", text, err)
+	}
+}

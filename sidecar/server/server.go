@@ -1,0 +1,179 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+)
+
+// Options of a Server. Those without a default are required.
+type Options struct {
+	Registry       *job.Registry
+	Runner         *job.Runner
+	Catalog        *adapters.Catalog
+	Ledger         *ledger.Reader
+	Version        string        // of the product, as clients are told
+	Listen         string        // host:port of the HTTP listener, for the default of AllowedHosts
+	AllowedHosts   []string      // values of Host; nil: the loopback names with the port of Listen
+	AllowedOrigins []string      // values of Origin; nil: http and https at an allowed host that is loopback
+	Auth           Authenticator // of HTTP requests; nil: none is served
+	Limits         Limits
+	Unchecked      bool         // offer all tools without asking for their programs: a start for one call
+	Notify         func(Notice) // what an operator may want to know; nil: nobody does; must not block
+}
+
+// Transport is one end of a connection.
+type Transport = mcp.Transport
+
+// Limits bound what clients can make the server hold. The zero value of each field is its default.
+type Limits struct {
+	Calls             int           // HTTP requests that are answered at once; 0: 512
+	CallsPerPrincipal int           // 0: 256
+	BodyTimeout       time.Duration // for the whole body of a request; 0: 10 s
+}
+
+// Notice is something that no event of the audit trail tells. It holds no token.
+type Notice struct {
+	Message string // what happened; fixed text
+	Address string // of the client; may be empty
+	Detail  string // may be empty
+}
+
+// Server is the MCP front door of one engine. Make one with New.
+type Server struct {
+	o        Options
+	mcp      *mcp.Server
+	tools    []*tool // sorted by name
+	router   http.Handler
+	hosts    map[string]bool
+	origins  map[string]bool
+	calls    gate
+	draining atomic.Bool
+}
+
+// New makes a server that offers the tools whose programs are found: it asks each for its version, which takes a moment. It returns an error for a tool that has the name of one of the server's own.
+func New(o Options) (*Server, error) {
+	if o.Notify == nil {
+		o.Notify = func(Notice) {}
+	}
+	s := &Server{o: o}
+	s.o.Limits.defaults()
+	s.calls = gate{all: s.o.Limits.Calls, each: s.o.Limits.CallsPerPrincipal, open: map[string]int{}}
+	s.hosts, s.origins = o.allowed()
+	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "eda-sidecar", Title: "EDA tools as transactions", Version: o.Version}, &mcp.ServerOptions{
+		Instructions: instructions,
+		Logger:       slog.New(notices{o.Notify}),
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}},
+		SetCacheable: cacheable,
+	})
+	if err := s.addTools(); err != nil {
+		return nil, err
+	}
+	s.addResources()
+	s.mcp.AddReceivingMiddleware(s.middleware)
+	s.router = s.eras()
+	return s, nil
+}
+
+func (l *Limits) defaults() {
+	if l.Calls == 0 {
+		l.Calls = 512
+	}
+	if l.CallsPerPrincipal == 0 {
+		l.CallsPerPrincipal = 256
+	}
+	if l.BodyTimeout == 0 {
+		l.BodyTimeout = 10 * time.Second
+	}
+}
+
+// Handler serves /mcp and nothing else. Whoever owns the listener sets the limits of the http.Server.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
+
+// Drain refuses new calls over HTTP from now on. Answers to what runs can still be fetched, and jobs be cancelled.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// ServeStdio serves one client on a pair of streams, as p, until the end of in, until out is broken or until ctx ends.
+// Attached jobs are cancelled then; what was handed over is the registry's to stop.
+func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, p Principal) error {
+	session, err := s.mcp.Connect(context.WithoutCancel(ctx), trusted{&stdio{ctx, in, out, s.o.Notify}, p}, nil)
+	if err == nil {
+		err = session.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("serve a client on a pipe: %w", err)
+	}
+	return nil
+}
+
+// Connect serves one client in memory, as p, and returns its end.
+func (s *Server) Connect(ctx context.Context, p Principal) (Transport, error) {
+	ours, theirs := mcp.NewInMemoryTransports()
+	if _, err := s.mcp.Connect(ctx, trusted{ours, p}, nil); err != nil {
+		return nil, fmt.Errorf("serve a client in memory: %w", err)
+	}
+	return theirs, nil
+}
+
+// middleware stands around every method: it bends what the SDK would do otherwise.
+func (s *Server) middleware(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
+		defer func() {
+			if p := recover(); p != nil { // here no job is touched: a job runs in a goroutine of its own
+				s.o.Notify(Notice{Message: "panic in a request", Detail: fmt.Sprintf("%s: %v", method, p)})
+				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error: " + method}
+			}
+		}()
+		who := principal(req.GetExtra())
+		switch req := req.(type) {
+		case *mcp.ListToolsRequest:
+			res, err := next(ctx, method, req)
+			if list, ok := res.(*mcp.ListToolsResult); ok && err == nil {
+				list.Tools = s.visible(who)
+			}
+			return res, err
+		case *mcp.ReadResourceRequest:
+			return s.readResource(ctx, req)
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// cacheable says for how long an answer holds. Nothing is for anybody but the caller.
+func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
+	c.CacheScope = "private"
+	if _, ok := req.(*mcp.ListToolsRequest); ok {
+		c.TTLMs = 300_000
+	}
+}
+
+// notices turns what the SDK logs into notices: warnings and errors.
+type notices struct{ notify func(Notice) }
+
+// Enabled implements slog.Handler.
+func (notices) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (n notices) Handle(_ context.Context, r slog.Record) error {
+	var detail string
+	r.Attrs(func(a slog.Attr) bool { detail += a.String() + " "; return true })
+	n.notify(Notice{Message: "mcp: " + r.Message, Detail: detail})
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (n notices) WithAttrs([]slog.Attr) slog.Handler { return n }
+
+// WithGroup implements slog.Handler.
+func (n notices) WithGroup(string) slog.Handler { return n }
