@@ -19,6 +19,7 @@ type Handle struct {
 	c      *call
 	done   chan struct{}
 	result Result // valid after done
+	bytes  int    // of result as JSON; the registry's
 }
 
 // ID returns the job's id.
@@ -102,6 +103,12 @@ func (c *call) see(change func(*at)) {
 			return
 		}
 	}
+}
+
+// forget drops what the answer holds once more, and what nobody asks for after it. An undo that goes on needs the rest.
+func (c *call) forget() {
+	c.res.Log, c.res.Diagnostics, c.res.Data = Log{}, nil, nil
+	c.report, c.log, c.inspected, c.inputs = adapters.Report{}, transcript{}, nil, nil
 }
 
 const statusTail = 2 << 10 // bytes of the log in a Status

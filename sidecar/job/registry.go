@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ type Registry struct {
 	// guarded by mu
 	jobs     map[string]*Handle
 	ended    []*Handle // of jobs, in the order of their ends
+	bytes    int       // of their answers
 	draining bool
 }
 
@@ -30,6 +32,7 @@ type Registry struct {
 type RegistryOptions struct {
 	MaxRunning  int           // jobs that run; beyond: BUSY. Those that wait have the lock table's bound; 0: 64
 	MaxFinished int           // answers that are remembered; 0: 512
+	MaxBytes    int           // of them together, as JSON; 0: 16 MiB
 	KeepFor     time.Duration // how long; 0: 24 h
 }
 
@@ -40,6 +43,9 @@ func NewRegistry(r *Runner, o RegistryOptions) *Registry {
 	}
 	if o.MaxFinished == 0 {
 		o.MaxFinished = 512
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 16 << 20
 	}
 	if o.KeepFor == 0 {
 		o.KeepFor = 24 * time.Hour
@@ -64,6 +70,7 @@ func (r *Registry) Start(req Request) *Handle {
 	r.mu.Unlock()
 	go func() {
 		h.result = h.c.answer(h.c.run())
+		h.c.forget()
 		close(h.done)
 		r.end(h)
 		if entered {
@@ -73,20 +80,28 @@ func (r *Registry) Start(req Request) *Handle {
 	return h
 }
 
-// end moves h among the ended ones, and forgets those that are too many or too old. One whose keys are held is not forgotten.
+// end moves h among the ended ones, and forgets those that are too many, too much or too old. One whose keys are held is
+// not forgotten.
 func (r *Registry) end(h *Handle) {
+	b, err := json.Marshal(h.result)
+	if err != nil {
+		b = nil // cannot happen: it is sent in this form
+	}
+	h.bytes = len(b)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = append(r.ended, h)
+	r.bytes += h.bytes
 	excess := len(r.ended) - r.o.MaxFinished
 	oldest := r.runner.o.Now().Add(-r.o.KeepFor)
 	r.ended = slices.DeleteFunc(r.ended, func(h *Handle) bool {
 		end := h.c.cell.End()
 		held := end == outcome.Unproven || end == outcome.InDoubt || end == outcome.Undecided
-		if held || excess <= 0 && h.c.asked.After(oldest) {
+		if held || excess <= 0 && r.bytes <= r.o.MaxBytes && h.c.asked.After(oldest) {
 			return false
 		}
 		excess--
+		r.bytes -= h.bytes
 		delete(r.jobs, h.c.id)
 		return true
 	})

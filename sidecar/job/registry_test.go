@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
+	"github.com/google/go-cmp/cmp"
 )
 
 // in is a call in a session of its own.
@@ -268,8 +268,44 @@ func TestForgets(t *testing.T) {
 	if reg.Find(me, all[0].ID()) != nil || reg.Find(me, all[3].ID()) == nil {
 		t.Error("the wrong ones were forgotten")
 	}
-	r.settled()
-	if n := len(r.events(ledger.Query{Job: all[0].ID()})); n != 3 {
-		t.Errorf("%d events of a forgotten job", n)
+	tight := NewRegistry(r.Runner, RegistryOptions{MaxBytes: 3000})
+	for range 4 {
+		tight.Start(r.sh("head -c 1000 /dev/zero | tr '\\0' x")).Result()
+	}
+	until(t, "the last one ends", func() bool { return len(tight.List(me)) == 1 })
+}
+
+// TestRecall rebuilds answers of forgotten jobs from their events: the same but for what no event holds.
+func TestRecall(t *testing.T) {
+	r := newRig(t, parts{})
+	reg := NewRegistry(r.Runner, RegistryOptions{})
+	late := r.sh("sleep 1000; {a}", "a=a")
+	late.Timeout = 50 * time.Millisecond
+	for name, req := range map[string]Request{
+		"commit": r.sh("echo new > {a}; echo newer > {b}", "a=a", "b=b"), "read": r.sh("true"), "failure": r.sh("exit 1; {a}", "a=a"),
+		"failed-read": r.sh("exit 1"), "timeout": late, "refused": r.sh("{a}", "a=none/a/a"),
+	} {
+		got := reg.Start(req).Result()
+		r.settled()
+		want, err := reg.Recall(t.Context(), me, got.Job)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got.Recalled = true
+		got.Summary, got.Duration, got.Diagnostics, got.Log, got.Programs, got.Data = "", 0, want.Diagnostics, Log{}, nil, nil
+		got.Usage, got.DescendantsKilled = want.Usage, 0
+		if got.Code != OK { // no event holds these of a failure
+			got.Verdict, got.SessionVersion = "", 0
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: recalled, answered: %s", name, d)
+		}
+		if _, err := reg.Recall(t.Context(), "somebody", got.Job); err == nil {
+			t.Errorf("%s: told somebody else", name)
+		}
+	}
+	if _, err := reg.Recall(t.Context(), me, "none"); err == nil || asError(err).Code != InvalidArgument {
+		t.Errorf("a job that is none: %v", err)
 	}
 }

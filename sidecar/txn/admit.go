@@ -179,6 +179,9 @@ func (a *Admission) preimage(spec Spec, t *target) error {
 
 func (t *target) at() durable.Name { return durable.Name{Dir: t.dir.h, Name: t.path[len(t.path)-1]} }
 
+// Room returns an error that wraps ErrFull if the workspace's volume is nearly full: no job would be admitted.
+func (w *Workspace) Room() error { return w.room(w.root) }
+
 // room refuses a job on a volume that is nearly full.
 func (w *Workspace) room(dir durable.Handle) error {
 	v, err := w.fs.Statfs("txn.admit.room", dir)
