@@ -2,13 +2,16 @@ package sidecar
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,6 +40,12 @@ type Config struct {
 	MinFreeInodes   int64
 	ToolLimits      map[string]adapters.Limits
 	Catalog         *adapters.Catalog
+
+	// of a server
+	Listen        string        // loopback host:port of MCP
+	MetricsListen string        // host:port of metrics and probes; empty: none
+	Auth          string        // token or local
+	DrainTimeout  time.Duration // for running jobs, before they are cancelled
 }
 
 // Flags are what the command line sets. They win over the file.
@@ -45,6 +54,8 @@ type Flags struct {
 	StateDir  string   // empty: the file's, else .eda-sidecar/state of the workspace
 	Config    string   // path of the file; empty: none
 	Environ   []string // our own environment, of which env.pass picks
+
+	Listen, MetricsListen, Auth string // of a server; empty: the file's
 }
 
 // file is the configuration file. docs/config.md is held against its tags.
@@ -66,6 +77,10 @@ type file struct {
 	MinFreeInodes   int64                   `yaml:"min_free_inodes"`
 	ToolLimits      map[string]toolLimits   `yaml:"tool_limits"`
 	Tools           []any                   `yaml:"tools"` // read by adapters.Declared
+	Listen          string                  `yaml:"listen"`
+	MetricsListen   string                  `yaml:"metrics_listen"`
+	Auth            string                  `yaml:"auth"`
+	DrainTimeout    string                  `yaml:"drain_timeout"`
 }
 
 // toolLimits replace a tool's own where they are set.
@@ -100,6 +115,10 @@ func ConfigKeys() []ConfigKey {
 		{"min_free_inodes", "`128`", "the same for inodes"},
 		{"tool_limits", "the tool's own", "by tool: `wall`, `memory`, `pids`, `staging`, `log`"},
 		{"tools", "none", "declared tools; `eda-sidecar tools schema` prints their JSON Schema"},
+		{"listen", "`127.0.0.1:8080`", "loopback address and port of a server's MCP endpoint; `--listen` wins"},
+		{"metrics_listen", "`127.0.0.1:9090`", "address and port of a server's metrics and probes; with `--stdio` none unless set; `--metrics-listen` wins"},
+		{"auth", "`token`", "`token`: clients of a server need the token in `<state_dir>/token`; `local`: whoever reaches its port may call; `--auth` wins"},
+		{"drain_timeout", "`60s`", "how long running jobs may go on once a server drains, before they are cancelled"},
 	}
 }
 
@@ -166,6 +185,13 @@ func LoadConfig(flags Flags) (Config, error) {
 	} else if f.MinFreeInodes > 0 {
 		c.MinFreeInodes = f.MinFreeInodes
 	}
+	c.DrainTimeout = v.duration("drain_timeout", f.DrainTimeout, time.Minute)
+	c.Auth = v.oneOf("auth", cmp.Or(flags.Auth, f.Auth), "token", "local")
+	c.Listen = v.address("listen", cmp.Or(flags.Listen, f.Listen, "127.0.0.1:8080"), true)
+	c.MetricsListen = v.address("metrics_listen", cmp.Or(flags.MetricsListen, f.MetricsListen), false)
+	if c.Listen == c.MetricsListen && !strings.HasSuffix(c.Listen, ":0") {
+		v.bad("metrics_listen", "%q is the address of MCP, too", c.Listen)
+	}
 	v.places(&c, flags, f.StateDir)
 	v.catalog(&c, text, f.ToolLimits)
 	if err := errors.Join(errs...); err != nil {
@@ -228,6 +254,25 @@ func (v *validator) absolute(key, path string) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		v.bad(key, "%q is not an absolute, clean path", path)
 	}
+}
+
+// address checks host:port. One that takes calls must be on loopback: there is no TLS.
+func (v *validator) address(key, address string, calls bool) string {
+	if address == "" {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(address)
+	if n, portErr := strconv.ParseUint(port, 10, 16); err == nil && (portErr != nil || n == 0 && port != "0") {
+		err = fmt.Errorf("port %q", port)
+	}
+	ip := net.ParseIP(host)
+	switch {
+	case err != nil:
+		v.bad(key, "%q is not host:port, such as 127.0.0.1:8080 (%v)", address, err)
+	case calls && host != "localhost" && (ip == nil || !ip.IsLoopback()):
+		v.bad(key, "%q is not a loopback address: calls and tokens would cross the network in the clear", address)
+	}
+	return address
 }
 
 // places decides workspace and state directory. The workspace must be there; the state directory is made.

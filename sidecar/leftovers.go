@@ -89,14 +89,16 @@ func (s *Sidecar) orphans(ctx context.Context) error {
 const keptBackups = 1000
 
 // retire lets the backups of settled jobs expire: those that are old, and the oldest beyond the number that is kept. What
-// cannot be retired or deleted now is tried again by the next start.
-func (s *Sidecar) retire(ctx context.Context) error {
+// cannot be retired or deleted now is tried again by the next start. Jobs that ended within the last settling are left
+// alone: their own goroutines may still be at it.
+func (s *Sidecar) retire(ctx context.Context, settling time.Duration) error {
 	rows, err := s.Ledger.Unretired(ctx)
 	if err != nil {
 		return err
 	}
 	for i, row := range rows {
-		if row.Phase == txn.Committed && time.Since(row.UpdatedAt) < s.cfg.BackupRetention && len(rows)-i <= keptBackups {
+		age := time.Since(row.UpdatedAt)
+		if row.Phase == txn.Committed && age < s.cfg.BackupRetention && len(rows)-i <= keptBackups || age < settling && row.Phase != txn.Committed {
 			continue
 		}
 		j, err := txn.DecodeJournal(row.Doc)

@@ -62,7 +62,7 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 	if err := s.orphans(ctx); err != nil {
 		return err
 	}
-	return s.retire(ctx)
+	return s.retire(ctx, 0)
 }
 
 // restored returns the number of the event that says that an older ledger was put back, the last one; 0: none. What is

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
@@ -43,9 +44,14 @@ func Open(ctx context.Context, cfg Config) (*Sidecar, error) {
 	return open(ctx, cfg, seams{fs: durable.OS()})
 }
 
-// seams are where tests reach in. In the product all but fs are zero.
+// seams are what is put around the parts: by a server, and by tests.
 type seams struct {
-	fs       durable.FS
+	fs      durable.FS
+	sinks   []func(audit.Event) // see every durable event, recovery's too
+	metrics job.Metrics
+	serving string // address of the server, for those who find the workspace owned
+
+	// of tests alone
 	fault    func(point string) error    // of the ledger
 	groups   func(job.Groups) job.Groups // stands between jobs and groups
 	noReaper bool                        // the test waits for children of its own
@@ -84,7 +90,7 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 		return nil, volumeError("try the workspace's volume", tried)
 	}
 	// 3 the ledger, before anything is decided
-	if err := s.openLedger(ctx, seam.fault); err != nil && tried != nil {
+	if err := s.openLedger(ctx, seam); err != nil && tried != nil {
 		return nil, volumeError("try the workspace's volume", tried) // its being full is the cause, however SQLite says it
 	} else if err != nil {
 		return nil, err
@@ -100,8 +106,8 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	if err := s.recover(ctx, earlier, cmp.Or(seam.adopt, adoptTimeout)); err != nil {
 		return nil, fail(job.Internal, "recover", err)
 	}
-	if groups := s.groups.Capabilities().Dir; groups != earlier { // only now: till here a start must look in the earlier place
-		if err := s.sign(groups); err != nil {
+	if groups := s.groups.Capabilities().Dir; groups != earlier || seam.serving != "" { // only now: till here a start must look in the earlier place
+		if err := s.sign(groups, seam.serving); err != nil {
 			return nil, err
 		}
 	}
@@ -112,6 +118,7 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	s.Runner = job.NewRunner(s.files, cfg.Workspace, s.Ledger, groups, s.table, job.Options{
 		Path: cfg.Path, Readable: cfg.Readable, Hidden: []string{cfg.StateDir}, PassEnv: cfg.PassEnv, BootID: s.bootID,
 		ToolUID: uid, ToolGID: gid, Limits: cfg.ToolLimits, QueueTimeout: cfg.QueueTimeout, KillTimeout: cfg.KillTimeout, Grace: cfg.Grace,
+		Metrics: seam.metrics,
 	})
 	return s, nil
 }
@@ -135,7 +142,7 @@ func own(ctx context.Context, fs durable.FS, dir durable.Handle) (*durable.Lock,
 }
 
 // openLedger opens the ledger, and says in the owner lock which epoch it is in.
-func (s *Sidecar) openLedger(ctx context.Context, fault func(string) error) error {
+func (s *Sidecar) openLedger(ctx context.Context, seam seams) error {
 	dir, err := openState(s.cfg.StateDir)
 	if err != nil {
 		return err
@@ -155,19 +162,19 @@ func (s *Sidecar) openLedger(ctx context.Context, fault func(string) error) erro
 	}
 	s.Ledger, err = ledger.Open(ctx, ledger.Options{
 		Dir: s.cfg.StateDir, Workspace: workspace, BootID: s.bootID, LockEpoch: previous.Epoch,
-		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention, Fault: fault,
+		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention, Fault: seam.fault, Sinks: seam.sinks,
 	})
 	if err != nil {
 		return LedgerError("open the ledger", err)
 	}
-	return s.sign(previous.Groups)
+	return s.sign(previous.Groups, "")
 }
 
-// sign says in the owner lock who we are, in which epoch the ledger is, and where our groups are.
-func (s *Sidecar) sign(groups string) error {
+// sign says in the owner lock who we are, in which epoch the ledger is, where our groups are, and where we serve.
+func (s *Sidecar) sign(groups, serving string) error {
 	opening := s.Ledger.Opening()
 	err := s.owner.Write(durable.Owner{
-		WorkspaceID: opening.Workspace, Instance: s.instance, PID: os.Getpid(), Epoch: opening.Epoch, BootID: s.bootID, Groups: groups,
+		WorkspaceID: opening.Workspace, Instance: s.instance, PID: os.Getpid(), Epoch: opening.Epoch, BootID: s.bootID, Groups: groups, Serving: serving,
 	})
 	if err != nil {
 		return volumeError("write the owner lock", err)
@@ -286,6 +293,9 @@ func volumeError(op string, err error) error {
 func ownerError(err error) error {
 	var owned *durable.OwnedError
 	if errors.As(err, &owned) {
+		if at := owned.Owner.Serving; at != "" {
+			return fail(job.Busy, "own the workspace", fmt.Errorf("%w (it is served: use 'eda-sidecar call --server http://%s', or drain and stop the server)", err, at))
+		}
 		return fail(job.Busy, "own the workspace", fmt.Errorf("%w (it is in use: wait for it to end)", err))
 	}
 	return volumeError("own the workspace", err)

@@ -158,7 +158,7 @@ func (w *world) command(prefix []string, args ...string) *running {
 // other prepares any program.
 func (w *world) other(name string, args ...string) *running {
 	w.t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
 	w.t.Cleanup(stop)
 	r := &running{w: w, cmd: exec.CommandContext(ctx, name, args...), stop: stop}
 	r.cmd.Dir, r.cmd.Stdout, r.cmd.Stderr = w.dir, &r.out, &r.err

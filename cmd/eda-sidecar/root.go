@@ -25,7 +25,7 @@ Exit status: 0 committed or read; 1 the tool failed or its outputs are not whole
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }, // so that an unknown command is an error
 	}
-	root.AddCommand(newRun(), newCall(), newTools(), newDoctor(), newRecover(), newAudit(), newVersion())
+	root.AddCommand(newServe(), newDrain(), newRun(), newCall(), newTools(), newDoctor(), newRecover(), newAudit(), newVersion())
 	return root
 }
 
@@ -59,10 +59,14 @@ func open(c *cobra.Command, f *sidecar.Flags) (*sidecar.Sidecar, sidecar.Config,
 	if err != nil {
 		return nil, cfg, err
 	}
-	for _, r := range s.Recovered {
+	printRecovered(c, s.Recovered)
+	return s, cfg, nil
+}
+
+func printRecovered(c *cobra.Command, recovered []sidecar.Recovered) {
+	for _, r := range recovered {
 		c.PrintErrf("eda-sidecar: recovered job %s of %s: %s%s\n", r.Job, r.Tool, r.Resolution, because(r.Reason))
 	}
-	return s, cfg, nil
 }
 
 func because(reason string) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -39,6 +40,9 @@ it changes nothing.`,
 			return err
 		}
 		stateful := c.Flags().Changed("session")
+		if stateful && session == "" {
+			return errors.New("--session: the name is empty")
+		}
 		tool, args, err := adapters.Command(argv, targets, stateful)
 		if err != nil {
 			return err

@@ -18,19 +18,23 @@ func newVersion() *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		revision := "unknown"
-		if info, ok := debug.ReadBuildInfo(); ok {
-			for _, s := range info.Settings {
-				if s.Key == "vcs.revision" {
-					revision = s.Value
-				}
-			}
-		}
 		if asJSON {
-			return printJSON(c.OutOrStdout(), map[string]string{"version": version, "revision": revision, "go": runtime.Version()})
+			return printJSON(c.OutOrStdout(), map[string]string{"version": version, "revision": revision(), "go": runtime.Version()})
 		}
-		_, err := fmt.Fprintf(c.OutOrStdout(), "eda-sidecar %s, revision %s, %s\n", version, revision, runtime.Version())
+		_, err := fmt.Fprintf(c.OutOrStdout(), "eda-sidecar %s, revision %s, %s\n", version, revision(), runtime.Version())
 		return err
 	}
 	return c
+}
+
+// revision is the commit that this program was built from.
+func revision() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
 }

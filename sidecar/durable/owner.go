@@ -21,7 +21,8 @@ type Owner struct {
 	PID         int    `json:"pid"`      // in that process's own pid namespace
 	Epoch       int64  `json:"epoch"`    // of the ledger; an older ledger was restored
 	BootID      string `json:"boot_id"`
-	Groups      string `json:"groups,omitempty"` // absolute cgroup directory of the last recovered opening's groups
+	Groups      string `json:"groups,omitempty"`  // absolute cgroup directory of the last recovered opening's groups
+	Serving     string `json:"serving,omitempty"` // address of a server, as host:port
 }
 
 // Lock is the held owner lock. The kernel frees it when the process ends, however it ends.

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+)
+
+// shellTool is a declared tool that runs a shell script of the caller: $1 is the staged path of a, $2 that of b.
+const shellTool = `- name: sh_run
+  doc: Runs a shell script of the caller.
+  trust: script
+  program: {name: sh, interpreter: true}
+  params:
+    - {name: script, kind: text, pattern: '[ -~]+', max_length: 4096, required: true}
+    - {name: a, kind: output, format: text, allow_empty: true}
+    - {name: b, kind: output, format: text, allow_empty: true}
+  steps: [{name: run, argv: [sh, -c, 'eval "$0" && echo END', "{{script}}", {arg: "{{a}}", when: a}, {arg: "{{b}}", when: b}]}]
+  verdict: {require: ['^END$']}
+  limits: {wall: 1m, pids: 4096}
+`
+
+// served is a running server of a world.
+type served struct {
+	w         *world
+	run       *running
+	log       *lines
+	mcp, side string // addresses: of MCP, of metrics and probes
+	token     string
+	stopped   sync.Once
+}
+
+// lines gathers what the server logs, line by line.
+type lines struct {
+	mu  sync.Mutex
+	all []map[string]any // guarded by mu
+	raw strings.Builder  // guarded by mu
+}
+
+func (l *lines) read(r io.Reader) {
+	for s := bufio.NewScanner(r); s.Scan(); {
+		var m map[string]any
+		if json.Unmarshal(s.Bytes(), &m) != nil {
+			m = map[string]any{"msg": s.Text(), "level": "NOT JSON"}
+		}
+		l.mu.Lock()
+		l.all = append(l.all, m)
+		l.raw.WriteString(s.Text() + "\n")
+		l.mu.Unlock()
+	}
+}
+
+// address returns what the line with this message says of an address, or the empty string.
+func (l *lines) address(msg string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.all {
+		if m["msg"] == msg {
+			text, _ := m["address"].(string)
+			return text
+		}
+	}
+	return ""
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.raw.String()
+}
+
+// serving configures the shell tool.
+func (w *world) serving(lines ...string) {
+	w.t.Helper()
+	w.config(append(append([]string{"allow_script: true"}, lines...), "tools:", shellTool)...)
+}
+
+// serve starts a server on free ports and waits until it serves.
+func (w *world) serve(args ...string) *served {
+	w.t.Helper()
+	s := w.launch(nil, args...)
+	w.until("the server serves", func() bool { return s.log.address("serving") != "" || s.ended() })
+	if s.ended() {
+		w.t.Fatalf("the server ended: %s", s.log)
+	}
+	s.mcp, s.side = s.log.address("serving"), s.log.address("metrics and probes")
+	token, err := os.ReadFile(w.path(".eda-sidecar/state/token"))
+	ok(w.t, err)
+	s.token = strings.TrimSpace(string(token))
+	return s
+}
+
+// launch starts a server and waits for nothing.
+func (w *world) launch(prefix []string, args ...string) *served {
+	w.t.Helper()
+	s := &served{w: w, log: &lines{}}
+	s.run = w.command(prefix, append([]string{"serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"}, args...)...)
+	stderr, writer, err := os.Pipe()
+	ok(w.t, err)
+	s.run.cmd.Stderr = writer
+	s.run.start()
+	ok(w.t, writer.Close())
+	go func() { // ends with the server
+		s.log.read(stderr)
+		_ = stderr.Close() // read to its end
+	}()
+	w.t.Cleanup(func() { s.kill() })
+	return s
+}
+
+func (s *served) ended() bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.run.pid()))
+	return err != nil || strings.Contains(string(b), ") Z ")
+}
+
+// kill ends the server as a power loss would end it.
+func (s *served) kill() {
+	s.stopped.Do(func() {
+		_ = s.run.cmd.Process.Kill() // it may have ended
+		_ = s.run.cmd.Wait()         // by a signal
+		s.run.stop()
+	})
+}
+
+// stop ends the server in order and returns its exit status.
+func (s *served) stop() int {
+	s.w.t.Helper()
+	s.stopped.Do(func() {
+		ok(s.w.t, s.run.cmd.Process.Signal(syscall.SIGTERM))
+		_ = s.run.cmd.Wait() // its status is returned
+		s.run.stop()
+	})
+	return s.run.cmd.ProcessState.ExitCode()
+}
+
+// get reads one page of metrics and probes.
+func (s *served) get(path string) (status int, body string) {
+	s.w.t.Helper()
+	r, err := http.Get("http://" + s.side + path)
+	ok(s.w.t, err)
+	defer func() { _ = r.Body.Close() }() // read below
+	b, err := io.ReadAll(r.Body)
+	ok(s.w.t, err)
+	return r.StatusCode, string(b)
+}
+
+// connect returns a client of the server.
+func (s *served) connect(o *mcp.ClientOptions) *mcp.ClientSession {
+	s.w.t.Helper()
+	c, err := s.dial(o)
+	ok(s.w.t, err)
+	s.w.t.Cleanup(func() { _ = c.Close() }) // the server may be gone
+	return c
+}
+
+func (s *served) dial(o *mcp.ClientOptions) (*mcp.ClientSession, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: "http://" + s.mcp + "/mcp", HTTPClient: &http.Client{Transport: bearer(s.token)}, MaxRetries: -1, DisableStandaloneSSE: true,
+	}, nil)
+}
+
+// answered is the structured answer of a tool.
+type toolAnswer struct {
+	job.Result
+	Running bool   `json:"running"`
+	State   string `json:"phase"`
+}
+
+// ask calls a tool and decodes its answer. An error is one of the protocol, or of the way.
+func ask(ctx context.Context, c *mcp.ClientSession, tool string, args map[string]any) (a toolAnswer, err error) {
+	res, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		return a, err
+	}
+	b, err := json.Marshal(res.StructuredContent)
+	if err == nil {
+		err = json.Unmarshal(b, &a)
+	}
+	return a, err
+}
+
+// must asks, and fails the test for any error.
+func (s *served) must(c *mcp.ClientSession, tool string, args map[string]any) toolAnswer {
+	s.w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 55*time.Second)
+	defer cancel()
+	a, err := ask(ctx, c, tool, args)
+	ok(s.w.t, err)
+	return a
+}
+
+// session opens a session of this name.
+func (s *served) session(c *mcp.ClientSession, name string) string {
+	s.w.t.Helper()
+	a := s.must(c, "session_open", map[string]any{"name": name})
+	if a.Code != job.OK || a.Session == "" {
+		s.w.t.Fatalf("session_open: %+v", a.Result)
+	}
+	return a.Session
+}
+
+// script is a call of the shell tool in a session; targets are of a and b.
+func (w *world) script(session, text string, targets ...string) map[string]any {
+	args := map[string]any{"script": "export MARK=" + w.mark + "; " + text, "session_id": session}
+	for i, target := range targets {
+		args[string(rune('a'+i))] = target
+	}
+	return args
+}
+
+// rss is the resident memory of the server, bytes: now, and at its peak.
+func (s *served) rss() (now, peak int64) {
+	s.w.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.run.pid()))
+	ok(s.w.t, err)
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(line, ":")
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "VmRSS":
+			now = kib << 10
+		case "VmHWM":
+			peak = kib << 10
+		}
+	}
+	return now, peak
+}
+
+// descriptors and threads of the server.
+func (s *served) counts() (fds, threads int) {
+	s.w.t.Helper()
+	for name, n := range map[string]*int{"fd": &fds, "task": &threads} {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/%s", s.run.pid(), name))
+		ok(s.w.t, err)
+		*n = len(entries)
+	}
+	return fds, threads
+}
+
+// TestServe drives a server from its start to its end: token, call, metrics, probes, a second command beside it, drain.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serving()
+	s := w.serve()
+	c := s.connect(nil)
+	session := s.session(c, "one")
+	if a := s.must(c, "sh_run", w.script(session, "echo new > $1", "build/a.v")); a.Code != job.OK || a.SessionVersion != 2 {
+		t.Errorf("got %+v", a.Result)
+	}
+	w.is("build/a.v", "new\n")
+	if a := w.do("call", "sh_run", "script=echo newer > $1", "a=build/a.v", "--server", "http://"+s.mcp, "--json", "--session", session); a.exit != 0 || a.Code != job.OK {
+		t.Errorf("call --server: %v", a)
+	}
+	w.is("build/a.v", "newer\n")
+	for path, want := range map[string]string{"/livez": "ok\n", "/startupz": "ok\n", "/readyz": "ok\n", "/readyz?verbose": "[+] agent ok\n[+] containment ok\n[+] recovery ok\n[+] ledger ok\n[+] workspace ok\n[+] serving ok\nok\n"} {
+		if status, body := s.get(path); status != http.StatusOK || body != want {
+			t.Errorf("%s: %d %q", path, status, body)
+		}
+	}
+	for _, args := range [][]string{{"run", "--", "true"}, {"recover"}, {"recover", "--dry-run"}, {"call", "session_show"}, {"serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"}} {
+		if a := w.do(args...); a.exit != exitRetry || !strings.Contains(a.err, "call --server http://"+s.mcp) {
+			t.Errorf("%q beside a server: %v", args, a)
+		}
+	}
+	for name, token := range map[string]string{"none": "", "another": strings.Repeat("0", 64), "short": s.token[1:]} {
+		if _, err := (&served{w: w, mcp: s.mcp, token: token}).dial(nil); err == nil || !strings.Contains(err.Error(), "Unauthorized") {
+			t.Errorf("token %s: %v", name, err)
+		}
+	}
+	if log := s.log.String(); strings.Contains(log, s.token) || strings.Contains(log, "NOT JSON") {
+		t.Errorf("the log: %s", log)
+	}
+	if a := w.do("drain", "--wait"); a.exit != 0 || a.out != "draining: 0 jobs running, 0 queued, 0 not proven dead\n" {
+		t.Errorf("drain: %v", a)
+	}
+	if a := w.do("call", "session_show", "--server", "http://"+s.mcp); a.exit != exitRetry {
+		t.Errorf("a call of a drained server: %v", a)
+	}
+	if status, body := s.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "[-] serving") {
+		t.Errorf("readiness of a drained server: %d %q", status, body)
+	}
+	if exit := s.stop(); exit != 0 {
+		t.Errorf("exit %d: %s", exit, s.log)
+	}
+	if a := w.do("drain"); a.exit != exitUsage || !strings.Contains(a.err, "no server runs there") {
+		t.Errorf("drain without a server: %v", a)
+	}
+	w.sound()
+}
+
+// TestServeEnds gives running jobs their time at SIGTERM, cancels them after it, and ends queued ones at once.
+func TestServeEnds(t *testing.T) {
+	t.Parallel()
+	for _, patient := range []bool{true, false} {
+		t.Run(fmt.Sprintf("patient=%v", patient), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			timeout := "drain_timeout: 1m"
+			if !patient {
+				timeout = "drain_timeout: 10ms"
+			}
+			w.serving(timeout, "grace: 50ms")
+			w.write("go", "")
+			s := w.serve()
+			c := s.connect(nil)
+			session := s.session(c, "one")
+			type ended struct {
+				a   toolAnswer
+				err error
+			}
+			results := make(chan ended, 2)
+			start := func(script string) {
+				go func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+					defer cancel()
+					a, err := ask(ctx, c, "sh_run", w.script(session, script, "build/a.v"))
+					results <- ended{a, err}
+				}()
+			}
+			start("setsid sleep 1000 & trap '' TERM; echo new > $1; while [ ! -s " + w.path("go") + " ]; do :; done")
+			w.until("the first writes", w.staged)
+			start("echo never > $1")
+			w.until("the second waits", func() bool { return strings.Contains(page(s, "/metrics"), "eda_sidecar_jobs_queued 1\n") })
+			ok(t, s.run.cmd.Process.Signal(syscall.SIGTERM))
+			if r := <-results; r.err != nil || r.a.Code != job.ShuttingDown {
+				t.Errorf("the queued one: %+v, %v", r.a.Result, r.err)
+			}
+			if patient {
+				w.write("go", "now")
+			}
+			want, text := job.OK, "new\n"
+			if !patient {
+				want, text = job.ShuttingDown, "old\n"
+			}
+			if r := <-results; r.err != nil || r.a.Code != want || !r.a.WorkerTerminated {
+				t.Errorf("the running one: %+v, %v", r.a.Result, r.err)
+			}
+			if exit := s.stop(); exit != 0 {
+				t.Errorf("exit %d: %s", exit, s.log)
+			}
+			w.is("build/a.v", text)
+			w.sound()
+		})
+	}
+}
+
+func page(s *served, path string) string {
+	_, body := s.get(path)
+	return body
+}
+
+// TestServeRefusals are starts that must not be: each ends with 2 and names its key.
+func TestServeRefusals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	taken := newWorld(t)
+	taken.serving()
+	s := taken.serve()
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"beyond-loopback", []string{"--listen", "0.0.0.0:0"}, "listen"},
+		{"no-port", []string{"--listen", "127.0.0.1"}, "listen"},
+		{"name", []string{"--listen", "example.org:80"}, "listen"},
+		{"port", []string{"--metrics-listen", "127.0.0.1:99999"}, "metrics_listen"},
+		{"one-address", []string{"--listen", "127.0.0.1:18080", "--metrics-listen", "127.0.0.1:18080"}, "metrics_listen"},
+		{"taken", []string{"--listen", s.mcp, "--metrics-listen", "127.0.0.1:0"}, "listen"},
+		{"taken-metrics", []string{"--listen", "127.0.0.1:0", "--metrics-listen", s.side}, "metrics_listen"},
+		{"auth", []string{"--auth", "none"}, "auth"},
+		{"both", []string{"--stdio", "--listen", "127.0.0.1:0"}, "--listen"},
+		{"argument", []string{"now"}, "now"},
+	} {
+		if a := w.do(append([]string{"serve"}, c.args...)...); a.exit != exitUsage || !strings.Contains(a.err, c.want) || a.out != "" {
+			t.Errorf("%s: %v", c.name, a)
+		}
+	}
+	if names := w.list("."); !slices.Equal(names, []string{"build"}) {
+		t.Errorf("a refused start left %q", names)
+	}
+	// a token that others can read
+	u := newWorld(t)
+	ok(t, os.MkdirAll(u.path(".eda-sidecar/state"), 0o700))
+	ok(t, os.WriteFile(u.path(".eda-sidecar/state/token"), []byte(strings.Repeat("0", 64)), 0o644))
+	if a := u.do("serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"); a.exit != exitUsage || !strings.Contains(a.err, "0600") {
+		t.Errorf("a token that others can read: %v", a)
+	}
+	s.stop()
+}
