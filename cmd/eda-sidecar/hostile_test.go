@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 // acked is what a client of a session has been told.
@@ -327,9 +328,19 @@ func TestThousandJobs(t *testing.T) {
 		ok(t, err)
 		return append(append(append(w.list(".eda-sidecar/jobs"), w.list(".eda-sidecar/trash")...), w.list(".eda-sidecar/conflicts")...), groups...)
 	}
-	for i := range warm {
-		one(i)
+	var all sync.WaitGroup
+	for k := range 4 {
+		all.Go(func() {
+			c := s.connect(nil)
+			session := s.session(c, fmt.Sprint("warm", k))
+			for i := range warm / 4 {
+				if a := s.must(c, "sh_run", w.script(session, script(i+1), fmt.Sprintf("build/w%d", k))); a.Code != job.OK {
+					t.Errorf("job %d: %+v", i, a.Result)
+				}
+			}
+		})
 	}
+	all.Wait()
 	w.until("the backups have expired", func() bool { return len(left()) == 0 })
 	fds, threads := s.counts()
 	rss, _ := s.rss()
@@ -347,4 +358,86 @@ func TestThousandJobs(t *testing.T) {
 		t.Errorf("exit %d: %s", exit, s.log)
 	}
 	w.sound()
+}
+
+// TestServerKilledInEveryPhase kills a server at its Nth system call of a kind while two sessions publish at once, and
+// looks in which phases their jobs were found.
+func TestServerKilledInEveryPhase(t *testing.T) {
+	var mu sync.Mutex
+	phases := map[txn.Phase]int{}
+	t.Run("sweep", func(t *testing.T) {
+		for _, c := range []struct {
+			call         string
+			stride, most int
+		}{{"mkdirat", 3, 12}, {"renameat2", 1, 12}, {"fsync", 2, 16}, {"pwrite64", 5, 40}} {
+			t.Run(c.call, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.serving("grace: 20ms", "backup_retention: 1s")
+				told := &acked{version: map[string]int64{}}
+				fired := 0
+				for n := 1; n <= c.most; n += c.stride {
+					s := w.serve()
+					w.whole(s, told)
+					if s.publishUnder(told, n, c.call) {
+						fired++
+					}
+					s.kill()
+					mu.Lock()
+					for _, r := range w.recovered("--dry-run") {
+						phases[r.Phase]++
+					}
+					mu.Unlock()
+				}
+				s := w.serve()
+				w.whole(s, told)
+				if exit := s.stop(); exit != 0 {
+					t.Errorf("exit %d: %s", exit, s.log)
+				}
+				w.sound()
+				if fired < 2 {
+					t.Errorf("%d kills: the sweep does not reach what it is for", fired)
+				}
+			})
+		}
+	})
+	t.Logf("NOTE jobs found after the kills, by phase: %v", phases)
+	for _, p := range []txn.Phase{txn.WorkerRunning, txn.PublishingOutputs, txn.Committed} {
+		if phases[p] == 0 {
+			t.Errorf("no kill left a job in %s", p)
+		}
+	}
+}
+
+// publishUnder attaches strace, which kills the server at its nth call of this name on any thread, and lets two sessions
+// publish. It reports whether the server died.
+func (s *served) publishUnder(told *acked, n int, call string) (died bool) {
+	s.w.t.Helper()
+	type one struct {
+		c       *mcp.ClientSession
+		session string
+	}
+	var all []one
+	for i := range 2 {
+		c := s.connect(nil)
+		all = append(all, one{c, s.session(c, fmt.Sprint("s", i))})
+	}
+	detached := s.w.attach(s.run, "-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n))
+	defer detached()
+	defer s.kill()
+	var callers sync.WaitGroup
+	for i, one := range all {
+		callers.Go(func() {
+			for k := range 2 {
+				token := fmt.Sprintf("%s.%d.%d.%d", call, n, i, k)
+				pair := fmt.Sprintf("build/p%d", i)
+				a, err := ask(s.w.t.Context(), one.c, "sh_run", s.w.script(one.session, fmt.Sprintf("echo %s > $1; echo %s > $2", token, token), pair+"a", pair+"b"))
+				if err == nil && a.Code == job.OK {
+					told.commit(one.session, a.SessionVersion)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	return s.ended()
 }
