@@ -1,6 +1,7 @@
 package txn
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,8 @@ type Txn struct {
 	name    string         // of the directory in jobs/
 	dir     durable.Handle // jobs/<name>
 	log     *os.File
+	notes   durable.Handle            // recovery.json, and
+	noted   int                       // its length
 	outs    []*output                 // one an output, from Inspect on
 	changed map[string]durable.Handle // by path: every directory that Exchange changed; the Admission closes them
 }
@@ -142,8 +145,9 @@ func (w *Workspace) write(at durable.Name, content []byte, mode uint32) (durable
 // recoveryFile is for a human eye. Nothing reads it.
 const recoveryFile = "recovery.json"
 
-// note rewrites recovery.json. Only its first writing may fail a job.
-func (t *Txn) note(p Phase, pid int) error {
+// note rewrites recovery.json, in place: a new file would be allocated, written back and renamed between two barriers, a
+// third of what publication costs. Blanks keep what is shorter than before valid. Only its first writing may fail a job.
+func (t *Txn) note(p Phase, pid int) (err error) {
 	b, err := json.MarshalIndent(struct {
 		*Journal
 		Phase     Phase     `json:"phase"`
@@ -153,7 +157,14 @@ func (t *Txn) note(p Phase, pid int) error {
 	if err != nil {
 		return err
 	}
-	return t.w.replace(t.at(recoveryFile), b, 0o600)
+	if t.notes == nil {
+		t.notes, err = t.w.write(t.at(recoveryFile), b, 0o600)
+	} else {
+		b = append(b, bytes.Repeat([]byte(" "), max(0, t.noted-len(b)))...)
+		err = t.w.fs.WriteAt("txn.note.write", t.notes, b, 0)
+	}
+	t.noted = len(b)
+	return err
 }
 
 // replace writes a file of our own anew. It is not synced: a barrier, or nobody, needs it.
@@ -243,8 +254,10 @@ func (t *Txn) Close() error {
 	if t.log != nil {
 		errs = append(errs, t.log.Close())
 	}
-	if t.dir != nil {
-		errs = append(errs, t.dir.Close())
+	for _, h := range []durable.Handle{t.notes, t.dir} {
+		if h != nil {
+			errs = append(errs, h.Close())
+		}
 	}
 	t.outs, t.log = nil, nil
 	return errors.Join(errs...)

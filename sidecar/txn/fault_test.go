@@ -150,7 +150,7 @@ func TestFaults(t *testing.T) {
 	if runs < 600 {
 		t.Errorf("%d runs, want at least 600", runs)
 	}
-	for _, m := range []string{"OpenDir", "OpenFile", "Create", "Mkdir", "Stat", "List", "Exchange", "Move", "Replace", "Chmod", "Xattr", "Lease", "ReadAt", "WriteAt", "Writeback", "Sync", "Statfs"} {
+	for _, m := range []string{"OpenDir", "OpenFile", "Create", "Mkdir", "Stat", "List", "Exchange", "Move", "Chmod", "Xattr", "Lease", "ReadAt", "WriteAt", "Writeback", "Sync", "Statfs"} {
 		if !methods[m] {
 			t.Errorf("no %s was made to fail", m)
 		}
