@@ -43,8 +43,8 @@ lint: ## run every gate: first on planted faults, then on the product
 test: deps ## run every test; refuses skips, filters and packages without tests
 	@$(GO) build -o build/runner ./test/runner && build/runner
 
-bench: ## run the benchmarks (a quiet machine)
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+bench: ## measure product, floors and peers side by side into docs/benchmarks.md (5 min, quiet machine)
+	@$(GO) build -o build/bench/bench ./test/bench && build/bench/bench
 
 clean: ## remove what was built
 	rm -rf $(BIN) build

@@ -38,8 +38,13 @@ func villainMain() {
 		time.Sleep(time.Hour)
 	case "sleepers": // cheap processes, each in a session of its own
 		for range number(args[0]) {
-			rawSleeper()
+			rawSleeper(true)
 		}
+	case "crowd": // that many processes, all in the leader's process group
+		for range number(args[0]) - 1 {
+			rawSleeper(false)
+		}
+		time.Sleep(time.Hour)
 	case "bomb":
 		bomb(int64(number(args[0])))
 	case "append": // writes for ever
@@ -216,15 +221,17 @@ func rawClone() uintptr {
 //go:norace
 //go:nosplit
 func rawForever() {
-	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0) // nothing to do about it here
 	for {
 		_, _, _ = syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0) // nothing to do about it here
 	}
 }
 
 //go:norace
-func rawSleeper() {
+func rawSleeper(session bool) {
 	if rawClone() == 0 {
+		if session {
+			_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0) // nothing to do about it here
+		}
 		rawForever()
 	}
 }

@@ -26,7 +26,7 @@ type world struct {
 	next               int
 }
 
-func newWorld(t *testing.T, o Options) *world {
+func newWorld(t testing.TB, o Options) *world {
 	t.Helper()
 	w := &world{t: t, ws: t.TempDir(), mark: "MARK=" + uuid.NewString()}
 	w.job = filepath.Join(w.ws, stateName, "jobs", "j")

@@ -5,12 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/test/bench/sample"
 )
 
 // BenchmarkCommit is one commit transaction, alternating with the floor: append 512 bytes to a file and sync it.
@@ -24,61 +22,24 @@ func BenchmarkCommit(b *testing.B) {
 		b.Fatal(err)
 	}
 	block := make([]byte, 512)
-	var floor, product time.Duration
-	n := int64(0)
-	for b.Loop() {
+	m := sample.Modes{}
+	for n := int64(0); b.Loop(); n++ {
 		job := fmt.Sprintf("%012d", n)
 		l.publish(job)
-		began := time.Now()
-		if _, err := f.Write(block); err != nil {
-			b.Fatal(err)
-		}
-		if err := f.Sync(); err != nil {
-			b.Fatal(err)
-		}
-		floor += time.Since(began)
-		began = time.Now()
-		l.want("durable", nil)(l.commit(job, n))
-		product += time.Since(began)
-		n++
+		m.Time("append", func() {
+			if _, err := f.Write(block); err != nil {
+				b.Fatal(err)
+			}
+			if err := f.Sync(); err != nil {
+				b.Fatal(err)
+			}
+		})
+		m.Time("commit", func() { l.want("durable", nil)(l.commit(job, n)) })
 	}
 	if err := f.Close(); err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric(float64(product.Microseconds())/float64(n), "us/commit")
-	b.ReportMetric(float64(product)/float64(floor), "x-floor")
-}
-
-// BenchmarkSessions is the ledger's part of jobs of k sessions at once: begin, publishing, commit.
-func BenchmarkSessions(b *testing.B) {
-	for _, k := range []int{1, 8} {
-		b.Run(fmt.Sprint(k), func(b *testing.B) {
-			var commits atomic.Int64
-			l := start(b, Options{Dir: b.TempDir(), Fault: func(p string) error {
-				if p == "after COMMIT" {
-					commits.Add(1)
-				}
-				return nil
-			}})
-			before := commits.Load()
-			var jobs sync.WaitGroup
-			began := time.Now()
-			for s := range k {
-				jobs.Go(func() {
-					for i := range b.N {
-						job := fmt.Sprintf("%d-%08d", s, i)
-						e := func(k audit.Kind) audit.Event { x := event(job, k); x.Session = fmt.Sprint(s); return x }
-						l.want("durable", nil)(l.Begin(journal(job), e(audit.Allow)))
-						l.want("durable", nil)(l.Publishing(journal(job), e(audit.Start)))
-						l.want("durable", nil)(l.Commit(job, Session{ID: fmt.Sprint(s), Owner: "me", Name: fmt.Sprint(s), Generation: int64(i)}, e(audit.Commit)))
-					}
-				})
-			}
-			jobs.Wait()
-			b.ReportMetric(float64(k*b.N)/time.Since(began).Seconds(), "jobs/s")
-			b.ReportMetric(float64(3*k*b.N)/float64(commits.Load()-before), "ops/COMMIT")
-		})
-	}
+	m.Report(b)
 }
 
 // BenchmarkVerify reads and checks 10,000 events.
