@@ -116,6 +116,32 @@ func (p *Parent) Adopt(ctx context.Context, r Ref) (Adopted, error) {
 	return Adopted{Group: g}, ctx.Err()
 }
 
+// Look says of groups of earlier processes, in the order of refs, what Adopt would, and touches nothing: no directory is
+// made and nobody is killed. Of a group with somebody in it, or that cannot be opened, it returns the zero Adopted: what
+// becomes of that one, only a kill can tell. Errors are those of Discover.
+func Look(ctx context.Context, o Options, refs []Ref) ([]Adopted, error) {
+	p := newParent(ctx, o)
+	defer func() { _ = p.Close(ctx) }() // nothing was made
+	var err error
+	if p.site, err = Discover(o); err == nil {
+		err = p.identify(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at groups: %w", err)
+	}
+	all := make([]Adopted, len(refs))
+	for i, ref := range refs {
+		a, _ := p.Adopt(ctx, ref) // an error leaves it zero, or the group, which is looked at
+		if a.Group != nil {
+			a.Empty, _, _ = a.Group.look() // unreadable is not empty
+			a.Group.closeFiles()
+			a.Group = nil
+		}
+		all[i] = a
+	}
+	return all, nil
+}
+
 // Sweep takes an unproven group: it kills and looks again, with pauses of 1 s, doubling to 30 s, until the proof, for which
 // proved is called once, or until Close. It returns at once.
 func (p *Parent) Sweep(g *Group, proved func(Empty)) {

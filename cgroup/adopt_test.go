@@ -88,10 +88,14 @@ func TestAdoptBelievesOnlyWhatItSees(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := ref
 			c.edit(&r)
-			a, err := w.p.Adopt(t.Context(), r)
+			adopted, err := w.p.Adopt(t.Context(), r)
 			ok(t, err)
-			if a.Group != nil || a.Empty.How() != c.how || a.Confined.Covers(r) != c.confined || a.Empty.Proves(r) == c.confined {
-				t.Errorf("%+v", a)
+			seen, err := Look(t.Context(), w.p.o, []Ref{r})
+			ok(t, err)
+			for _, a := range []Adopted{adopted, seen[0]} {
+				if a.Group != nil || a.Empty.How() != c.how || a.Confined.Covers(r) != c.confined || a.Empty.Proves(r) == c.confined {
+					t.Errorf("%+v", a)
+				}
 			}
 		})
 	}
@@ -108,6 +112,29 @@ func TestAdoptBelievesOnlyWhatItSees(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	a.Group.Remove(w.prove(a.Group))
+}
+
+// TestLook touches nobody, and claims death only where nobody is.
+func TestLook(t *testing.T) {
+	w := newWorld(t, Options{})
+	ref, dir := w.leftover()
+	look := func() Adopted {
+		t.Helper()
+		seen, err := Look(t.Context(), w.p.o, []Ref{ref})
+		ok(t, err)
+		return seen[0]
+	}
+	if a := look(); a != (Adopted{}) || len(w.marked()) != 1 {
+		t.Errorf("of a living group: %+v, alive %v", a, w.marked())
+	}
+	ok(t, os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)) // the control: now nobody is
+	until(t, "death", func() bool { return look().Empty.Proves(ref) })
+	if a := look(); a.Empty.How() != witness.Read || a.Group != nil {
+		t.Errorf("of an empty group: %+v", a)
+	}
+	if _, err := Look(t.Context(), Options{Parent: t.TempDir()}, []Ref{ref}); err == nil {
+		t.Error("a look where no group can be seen")
+	}
 }
 
 // A group that took the name of an old one is never killed.

@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v2"
 
 	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
 )
 
 // Config is everything that can be set, validated. Make one with LoadConfig.
@@ -56,6 +57,11 @@ type Flags struct {
 	Environ   []string // our own environment, of which env.pass picks
 
 	Listen, MetricsListen, Auth string // of a server; empty: the file's
+}
+
+// groups says where our groups are made, and looked for.
+func (c Config) groups() cgroup.Options {
+	return cgroup.Options{Parent: c.CgroupParent, Workspace: c.Workspace, Node: c.Node, LimitsRequired: c.LimitsRequired}
 }
 
 // file is the configuration file. docs/config.md is held against its tags.

@@ -14,7 +14,7 @@ import (
 // Doctor checks everything that calls rest on here: containment, volume, ledger, leftovers, and every tool's programs.
 // It opens the engine as a call does, and so heals what an earlier process left. Beside a living engine it looks only.
 func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
-	checks := cgroup.Doctor(ctx, cgroup.Options{Parent: cfg.CgroupParent, Workspace: cfg.Workspace, Node: cfg.Node, LimitsRequired: cfg.LimitsRequired})
+	checks := cgroup.Doctor(ctx, cfg.groups())
 	add := func(name string, status cgroup.Status, found, fix string) {
 		checks = append(checks, cgroup.Check{Name: name, Status: status, Found: found, Fix: fix})
 	}

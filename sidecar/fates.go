@@ -19,6 +19,7 @@ type fates struct {
 	empty    []cgroup.Empty
 	confined []cgroup.Confined
 	unproven map[cgroup.Ref]error
+	asked    []cgroup.Ref // of a dry run: only a kill can tell
 }
 
 // adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
@@ -27,11 +28,7 @@ func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, earlier strin
 	if err != nil {
 		return nil, err
 	}
-	for _, row := range open {
-		if j, err := txn.DecodeJournal(row.Doc); err == nil {
-			refs = append(refs, j.Groups...)
-		}
-	}
+	refs = append(refs, groupsOf(open)...)
 	slices.SortFunc(refs, func(a, b cgroup.Ref) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	refs = slices.Compact(refs)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -43,6 +40,37 @@ func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, earlier strin
 	}
 	wg.Wait()
 	return f, nil
+}
+
+func groupsOf(open []ledger.Job) (refs []cgroup.Ref) {
+	for _, row := range open {
+		if j, err := txn.DecodeJournal(row.Doc); err == nil {
+			refs = append(refs, j.Groups...)
+		}
+	}
+	return refs
+}
+
+// lookAtAll is adoptAll that touches nothing. Where no group can be seen, nothing is known of any.
+func lookAtAll(ctx context.Context, o cgroup.Options, open []ledger.Job) *fates {
+	f := &fates{}
+	refs := groupsOf(open)
+	all, err := cgroup.Look(ctx, o, refs)
+	if err != nil {
+		f.asked = refs
+		return f
+	}
+	for i, ref := range refs {
+		switch a := all[i]; {
+		case a.Empty.Proves(ref):
+			f.empty = append(f.empty, a.Empty)
+		case a.Confined.Covers(ref):
+			f.confined = append(f.confined, a.Confined)
+		default:
+			f.asked = append(f.asked, ref)
+		}
+	}
+	return f
 }
 
 func (f *fates) adopt(ctx context.Context, groups *cgroup.Parent, ref cgroup.Ref) {
@@ -68,7 +96,7 @@ func (f *fates) adopt(ctx context.Context, groups *cgroup.Parent, ref cgroup.Ref
 	}
 }
 
-// of sums up a job's groups: it is as its weakest one.
+// of sums up a job's groups: it is as its weakest one. One that only a kill can tell of counts as killed and empty.
 func (f *fates) of(j *txn.Journal) (proof string, unproven error) {
 	for _, ref := range j.Groups {
 		if err := f.unproven[ref]; err != nil {
@@ -78,6 +106,9 @@ func (f *fates) of(j *txn.Journal) (proof string, unproven error) {
 			if e.Proves(ref) && proof != "confined" {
 				proof = string(e.How())
 			}
+		}
+		if slices.Contains(f.asked, ref) && proof != "confined" {
+			proof = "read"
 		}
 		for _, c := range f.confined {
 			if c.Covers(ref) {

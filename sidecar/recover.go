@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
@@ -33,6 +34,7 @@ type Recovered struct {
 	Proof      string         `json:"proof,omitempty"` // read, removed, gone, reboot, confined or earlier
 	Actions    []txn.Action   `json:"actions,omitempty"`
 	Reason     string         `json:"reason,omitempty"` // why it is not decided: its keys stay held
+	If         string         `json:"if,omitempty"`     // of a dry run: on what all this depends
 }
 
 // recover brings every job of an earlier process to its end: all its groups are killed and proven empty first.
@@ -45,12 +47,16 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 	if err != nil {
 		return err
 	}
-	restored, err := s.restored(ctx)
+	restored, err := restored(ctx, s.Ledger.Reader)
 	if err != nil {
 		return err
 	}
 	for _, row := range open {
-		r, err := s.recoverJob(row, found, row.FirstSeq < restored)
+		o, err := look(row, s.files, found, row.FirstSeq < restored, s.Ledger.Opening().Disagree)
+		if err != nil {
+			return err
+		}
+		r, err := s.recoverJob(o, found)
 		if err != nil {
 			return err
 		}
@@ -67,68 +73,101 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 
 // restored returns the number of the event that says that an older ledger was put back, the last one; 0: none. What is
 // open from before it is not what the files say, however often we start.
-func (s *Sidecar) restored(ctx context.Context) (seq int64, err error) {
-	err = s.Ledger.Events(ctx, ledger.Query{Kind: audit.LedgerRestored}, func(r ledger.Record) error {
+func restored(ctx context.Context, l *ledger.Reader) (seq int64, err error) {
+	err = l.Events(ctx, ledger.Query{Kind: audit.LedgerRestored}, func(r ledger.Record) error {
 		seq = r.Seq
 		return nil
 	})
 	return seq, err
 }
 
-// recoverJob decides one open job, by its phase and by the identities of its files, and closes its row. What it may
-// not decide it leaves as it is, with its keys held.
-func (s *Sidecar) recoverJob(row ledger.Job, f *fates, restored bool) (Recovered, error) {
-	r := Recovered{Job: row.ID, Tool: row.Tool, Phase: row.Phase}
-	j, unreadable := txn.DecodeJournal(row.Doc)
-	if unreadable != nil {
-		j = &txn.Journal{Version: 1, Job: row.ID} // enough to see whether an operator has decided
+// openJob is what is known of an open job when its end is decided.
+type openJob struct {
+	row        ledger.Job
+	journal    *txn.Journal
+	unreadable error // why journal is not the row's, but holds its name alone
+	seen       txn.Seen
+	proof      string // of its groups; empty: it names none
+	unproven   error  // a group is not known to be empty
+	restored   bool   // an older ledger was put back since it began
+	disagree   bool   // its phase is not what its events say
+}
+
+// look gathers what is known of an open job, and changes nothing.
+func look(row ledger.Job, files *txn.Workspace, f *fates, restored bool, disagree []string) (o openJob, err error) {
+	o = openJob{row: row, restored: restored, disagree: slices.Contains(disagree, row.ID)}
+	if o.journal, o.unreadable = txn.DecodeJournal(row.Doc); o.unreadable != nil {
+		o.journal = &txn.Journal{Version: 1, Job: row.ID} // enough to see whether an operator has decided
 	}
-	seen, err := s.files.Observe(j)
-	if err != nil {
-		return r, fmt.Errorf("job %q: %w", row.ID, err)
+	if o.seen, err = files.Observe(o.journal); err != nil {
+		return o, fmt.Errorf("job %q: %w", row.ID, err)
 	}
-	d := txn.Plan(j, seen, fateOf(row.Phase))
-	var unproven error
-	r.Proof, unproven = f.of(j)
-	switch running := row.Phase == txn.WorkerRunning; {
-	case slices.Contains(s.Ledger.Opening().Disagree, row.ID):
-		return s.quarantine(r, row, j, "its phase is not what its events say: somebody edited the ledger"), nil
-	case unproven != nil:
-		return s.quarantine(r, row, j, unproven.Error()), nil
-	case d.Resolution == txn.ByOperator:
-	case unreadable != nil:
-		return s.quarantine(r, row, j, unreadable.Error()), nil
-	case restored && row.Phase != txn.Committed:
-		return s.quarantine(r, row, j, "an older ledger was restored"), nil
-	case running && r.Proof == "":
-		return s.quarantine(r, row, j, "its journal names no group"), nil
-	case running && r.Proof == "confined" && j.LandlockABI < minLandlock:
-		return s.quarantine(r, row, j, "its processes cannot be seen and were not confined"), nil
+	o.proof, o.unproven = f.of(o.journal)
+	return o, nil
+}
+
+// decide says what becomes of an open job, by its phase, its groups and the identities of its files: for recovery and for
+// its dry run. It is pure. A job with a reason is quarantined.
+func (o openJob) decide() (r Recovered, d txn.Decision) {
+	d = txn.Plan(o.journal, o.seen, fateOf(o.row.Phase))
+	r = Recovered{Job: o.row.ID, Tool: o.row.Tool, Phase: o.row.Phase, Resolution: d.Resolution, Proof: o.proof}
+	running := o.row.Phase == txn.WorkerRunning
+	if !running {
+		r.Proof = "earlier"
 	}
-	r.Resolution, r.Actions = d.Resolution, d.Actions
-	err = s.carryOut(row, j, d, f, &r)
 	switch {
-	case errors.Is(err, txn.ErrQuarantine), errors.Is(err, ledger.ErrRefused):
-		return s.quarantine(r, row, j, err.Error()), nil
+	case o.disagree:
+		r.Reason = "its phase is not what its events say: somebody edited the ledger"
+	case o.unproven != nil:
+		r.Reason = o.unproven.Error()
+	case d.Resolution == txn.ByOperator:
+	case o.unreadable != nil:
+		r.Reason = o.unreadable.Error()
+	case o.restored && o.row.Phase != txn.Committed:
+		r.Reason = "an older ledger was restored"
+	case running && o.proof == "":
+		r.Reason = "its journal names no group"
+	case running && o.proof == "confined" && o.journal.LandlockABI < minLandlock:
+		r.Reason = "its processes cannot be seen and were not confined"
+	case d.Resolution == txn.Quarantined:
+		r.Reason = d.Actions[0].Why
+	}
+	if r.Reason != "" {
+		r.Resolution = txn.Quarantined
+		return r, txn.Decision{Resolution: txn.Quarantined}
+	}
+	r.Actions = d.Actions
+	return r, d
+}
+
+// recoverJob brings one open job to its decided end, and closes its row. What it may not decide it leaves as it is, with
+// its keys held.
+func (s *Sidecar) recoverJob(o openJob, f *fates) (Recovered, error) {
+	r, d := o.decide()
+	if r.Reason != "" {
+		return s.quarantine(r, o, r.Reason), nil
+	}
+	err := s.carryOut(o, d, f, r.Proof)
+	switch {
+	case errors.Is(err, ledger.ErrRefused):
+		return s.quarantine(r, o, err.Error()), nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return s.quarantine(r, row, j, fmt.Sprintf("undecided, it waits for room on the volume: %v", err)), nil
+		return s.quarantine(r, o, fmt.Sprintf("undecided, it waits for room on the volume: %v", err)), nil
 	case err != nil:
-		return r, fmt.Errorf("job %q: %w", row.ID, err)
+		return r, fmt.Errorf("job %q: %w", o.row.ID, err)
 	}
 	return r, nil
 }
 
-func (s *Sidecar) carryOut(row ledger.Job, j *txn.Journal, d txn.Decision, f *fates, r *Recovered) error {
-	if row.Phase != txn.WorkerRunning {
-		r.Proof = "earlier"
-	}
+func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) error {
+	row, j := o.row, o.journal
 	if err := s.files.Apply(j, d); err != nil {
 		return err
 	}
 	event := func(k audit.Kind, data map[string]any) audit.Event {
 		return audit.Event{Kind: k, Job: row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, RequestID: j.RequestID, Data: data}
 	}
-	recovered := event(audit.Recovered, map[string]any{"resolution": string(d.Resolution), "proof": r.Proof, "phase": string(row.Phase)})
+	recovered := event(audit.Recovered, map[string]any{"resolution": string(d.Resolution), "proof": proof, "phase": string(row.Phase)})
 	if row.Phase == txn.Committed {
 		return durably(s.Ledger.Settled(row.ID, recovered))
 	}
@@ -141,7 +180,7 @@ func (s *Sidecar) carryOut(row ledger.Job, j *txn.Journal, d txn.Decision, f *fa
 	if d.Resolution == txn.ByOperator {
 		reason = "an operator decided the quarantine: the targets are as he left them"
 	}
-	if r.Proof == "confined" {
+	if proof == "confined" {
 		reason += "; death of its processes was not proven, they cannot reach a target"
 	}
 	return durably(s.Ledger.RolledBack(row.ID, recovered, event(audit.Rollback, map[string]any{"code": string(job.Internal), "reason": reason})))
@@ -167,13 +206,14 @@ func fateOf(p txn.Phase) txn.Fate {
 }
 
 // quarantine leaves a job as it is and keeps others away from its session and targets.
-func (s *Sidecar) quarantine(r Recovered, row ledger.Job, j *txn.Journal, reason string) Recovered {
+func (s *Sidecar) quarantine(r Recovered, o openJob, reason string) Recovered {
+	row := o.row
 	r.Resolution, r.Reason, r.Actions = txn.Quarantined, reason, nil
 	keys := []lock.Key{lock.Session(row.Session)}
 	if session, err := s.Ledger.Session(context.Background(), row.Session); err != nil || session.Name == job.DefaultSession {
 		keys = append(keys, job.SessionKey(ledger.Session{Owner: row.Principal, Name: job.DefaultSession}))
 	}
-	for _, o := range j.Outputs {
+	for _, o := range o.journal.Outputs {
 		keys = append(keys, job.PathKey(s.chain(o.Target)))
 	}
 	// Nobody waits yet, and what another quarantined job holds is held for good: the rest is granted at once. None of it is
@@ -202,13 +242,11 @@ func (s *Sidecar) chain(target string) (edges []txn.Edge) {
 	return edges
 }
 
-// DryRun says what recovery would do about the files of every open job, and changes nothing. It returns a *job.Error
-// with BUSY while the workspace is owned.
+// DryRun says what recovery would do about every open job, and changes nothing: what only a kill can tell it takes for
+// granted, and says so. It returns a *job.Error with BUSY while the workspace is owned.
 func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
-	for _, need := range []string{filepath.Join(cfg.Workspace, ".eda-sidecar", "jobs"), filepath.Join(cfg.StateDir, "ledger.db")} {
-		if _, err := os.Stat(need); errors.Is(err, os.ErrNotExist) {
-			return nil, nil // never used: txn.Open would make what is missing
-		}
+	if _, err := os.Stat(filepath.Join(cfg.Workspace, ".eda-sidecar", "jobs")); errors.Is(err, os.ErrNotExist) {
+		return nil, nil // never used: txn.Open would make what is missing
 	}
 	boot, err := bootID()
 	if err != nil {
@@ -219,12 +257,16 @@ func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
 		return nil, volumeError("look at the workspace", err)
 	}
 	defer func() { _ = files.Close() }() // opened for reading
-	owner, err := durable.Own(durable.OS(), files.Side())
+	owner, err := own(ctx, durable.OS(), files.Side())
 	if err != nil {
 		return nil, ownerError(err)
 	}
 	defer func() { _ = owner.Release() }() // nothing was written
-	reader, err := ledger.OpenReader(cfg.StateDir)
+	options, err := ledgerOptions(cfg, files, owner.Previous)
+	if err != nil {
+		return nil, err
+	}
+	reader, opening, err := ledger.Look(ctx, options)
 	if errors.Is(err, ledger.ErrEmpty) {
 		return nil, nil
 	}
@@ -236,21 +278,21 @@ func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
 	if err != nil {
 		return nil, LedgerError("open the ledger", err)
 	}
+	last, err := restored(ctx, reader)
+	if err != nil {
+		return nil, LedgerError("open the ledger", err)
+	}
+	f := lookAtAll(ctx, cfg.groups(), open)
 	var all []Recovered
 	for _, row := range open {
-		r := Recovered{Job: row.ID, Tool: row.Tool, Phase: row.Phase}
-		j, err := txn.DecodeJournal(row.Doc)
+		o, err := look(row, files, f, opening.Restored || row.FirstSeq < last, opening.Disagree)
 		if err != nil {
-			r.Resolution, r.Reason = txn.Quarantined, err.Error()
-			all = append(all, r)
-			continue
+			return nil, volumeError("look at the jobs", err)
 		}
-		seen, err := files.Observe(j)
-		if err != nil {
-			return nil, volumeError("look at job "+row.ID, err)
+		r, _ := o.decide()
+		if slices.ContainsFunc(o.journal.Groups, func(g cgroup.Ref) bool { return slices.Contains(f.asked, g) }) {
+			r.If = "its processes can be proven dead"
 		}
-		d := txn.Plan(j, seen, fateOf(row.Phase))
-		r.Resolution, r.Actions = d.Resolution, d.Actions
 		all = append(all, r)
 	}
 	return all, nil

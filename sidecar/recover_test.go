@@ -24,6 +24,48 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
+// TestDecide gives each reason for a quarantine its turn. Without it the job, whose tool had run, is discarded.
+func TestDecide(t *testing.T) {
+	sound := func() openJob {
+		return openJob{
+			row: ledger.Job{ID: "j", Phase: txn.WorkerRunning}, proof: "read", seen: txn.Seen{Job: txn.InJobs},
+			journal: &txn.Journal{Job: "j", LandlockABI: minLandlock},
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*openJob)
+		want   txn.Resolution
+		reason string
+	}{
+		{"control", func(*openJob) {}, txn.Discarded, ""},
+		{"disagree", func(o *openJob) { o.disagree = true }, txn.Quarantined, "edited the ledger"},
+		{"disagree_decided", func(o *openJob) { o.disagree, o.seen.Job = true, txn.Decided }, txn.Quarantined, "edited the ledger"},
+		{"unproven", func(o *openJob) { o.unproven = errors.New("it lives") }, txn.Quarantined, "it lives"},
+		{"unproven_decided", func(o *openJob) { o.unproven, o.seen.Job = errors.New("it lives"), txn.Decided }, txn.Quarantined, "it lives"},
+		{"unreadable", func(o *openJob) { o.unreadable = errors.New("version 9") }, txn.Quarantined, "version 9"},
+		{"unreadable_decided", func(o *openJob) { o.unreadable, o.seen.Job = errors.New("version 9"), txn.Decided }, txn.ByOperator, ""},
+		{"restored", func(o *openJob) { o.restored = true }, txn.Quarantined, "older ledger"},
+		{"restored_publishing", func(o *openJob) { o.restored, o.row.Phase = true, txn.PublishingOutputs }, txn.Quarantined, "older ledger"},
+		{"restored_committed", func(o *openJob) { o.restored, o.row.Phase = true, txn.Committed }, txn.RolledForward, ""},
+		{"restored_decided", func(o *openJob) { o.restored, o.seen.Job = true, txn.Decided }, txn.ByOperator, ""},
+		{"no_group", func(o *openJob) { o.proof = "" }, txn.Quarantined, "no group"},
+		{"no_group_publishing", func(o *openJob) { o.proof, o.row.Phase = "", txn.PublishingOutputs }, txn.Discarded, ""},
+		{"confined", func(o *openJob) { o.proof = "confined" }, txn.Discarded, ""},
+		{"not_confined", func(o *openJob) { o.proof, o.journal.LandlockABI = "confined", minLandlock-1 }, txn.Quarantined, "not confined"},
+		{"files", func(o *openJob) { o.seen.Outputs = make([]txn.SeenOutput, 1) }, txn.Quarantined, "not of this journal"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := sound()
+			tt.change(&o)
+			r, d := o.decide()
+			if r.Resolution != tt.want || d.Resolution != tt.want || !strings.Contains(r.Reason, tt.reason) || (r.Reason != "") != (tt.reason != "") {
+				t.Errorf("got %+v, %+v; want %s because of %q", r, d, tt.want, tt.reason)
+			}
+		})
+	}
+}
+
 // newRecovery is a world with two targets that exist, and a check that its engines leave nothing behind.
 func newRecovery(t *testing.T) *world {
 	t.Helper()
@@ -96,11 +138,6 @@ func TestRecover(t *testing.T) {
 			w.dies(tt.class, tt.op, tt.after)
 			if tt.then != nil {
 				tt.then(w)
-			}
-			dry, err := DryRun(t.Context(), w.cfg)
-			ok(t, err)
-			if len(dry) != 1 || dry[0].Resolution != tt.want || dry[0].Phase != tt.phase {
-				t.Errorf("dry run: %+v", dry)
 			}
 			e := w.open()
 			r := e.only()
@@ -413,6 +450,11 @@ func TestUnprovenAtStart(t *testing.T) {
 			ok(t, unix.Unmount(events, unix.MNT_DETACH))
 		}
 	}()
+	dry, err := DryRun(t.Context(), w.cfg)
+	ok(t, err)
+	if len(dry) != 1 || dry[0].Resolution != txn.Discarded || dry[0].If == "" {
+		t.Errorf("a dry run, which kills nobody, said %+v", dry)
+	}
 	s, err := w.try(seams{adopt: 200 * time.Millisecond})
 	ok(t, err)
 	e = &engine{s, w}
@@ -453,6 +495,10 @@ func TestRestored(t *testing.T) {
 	e.close()
 	state := filepath.Join(w.dir, ".eda-sidecar", "state")
 	ok(t, os.RemoveAll(state))
+	var failed *job.Error
+	if _, err := DryRun(t.Context(), w.cfg); !errors.Is(err, ledger.ErrFresh) || !errors.As(err, &failed) {
+		t.Errorf("a dry run without the ledger: %v", err)
+	}
 	ok(t, os.CopyFS(state, os.DirFS(saved)))
 
 	e = w.open()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -109,11 +110,21 @@ type engine struct {
 	w *world
 }
 
-// open opens an engine that must open. It is closed by the test, or after it.
+// open opens an engine that must open, and do what a dry run says. It is closed by the test, or after it.
 func (w *world) open() *engine {
 	w.t.Helper()
+	dry, err := DryRun(context.Background(), w.cfg)
+	ok(w.t, err)
 	s, err := w.try(seams{})
 	ok(w.t, err)
+	done := slices.Clone(s.Recovered)
+	done = slices.DeleteFunc(done, func(r Recovered) bool { return r.Phase == "" }) // not of a row
+	for i := range dry {
+		dry[i].If = ""
+	}
+	if !reflect.DeepEqual(dry, done) && len(dry)+len(done) > 0 {
+		w.t.Errorf("a dry run said %+v, recovery did %+v", dry, done)
+	}
 	e := &engine{s, w}
 	w.t.Cleanup(func() { _ = s.Close() }) // it may be closed
 	return e

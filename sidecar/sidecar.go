@@ -96,10 +96,9 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 		return nil, err
 	}
 	// 4-8 kill, prove, decide, retire
-	earlier := s.owner.Previous.Groups
-	s.groups, err = cgroup.Open(ctx, cgroup.Options{
-		Parent: cfg.CgroupParent, Workspace: cfg.Workspace, Node: cfg.Node, LimitsRequired: cfg.LimitsRequired, NoReaper: seam.noReaper,
-	})
+	earlier, o := s.owner.Previous.Groups, cfg.groups()
+	o.NoReaper = seam.noReaper
+	s.groups, err = cgroup.Open(ctx, o)
 	if err != nil {
 		return nil, fail(job.ContainmentUnavailable, "contain tools here", err)
 	}
@@ -148,26 +147,35 @@ func (s *Sidecar) openLedger(ctx context.Context, seam seams) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }() // opened for reading
-	names, err := s.files.Orphans()
-	if err != nil {
-		return fail(job.Internal, "list the jobs", err)
-	}
 	if s.state, err = own(ctx, durable.OS(), dir); err != nil {
 		return ownerError(err)
 	}
 	previous := s.owner.Previous
-	workspace := previous.WorkspaceID
-	if workspace == "" && !within(s.cfg.StateDir, s.cfg.Workspace) {
-		workspace = uuid.NewString() // a new workspace: what another one has recorded is not its own
+	o, err := ledgerOptions(s.cfg, s.files, previous)
+	if err != nil {
+		return err
 	}
-	s.Ledger, err = ledger.Open(ctx, ledger.Options{
-		Dir: s.cfg.StateDir, Workspace: workspace, BootID: s.bootID, LockEpoch: previous.Epoch,
-		JobsExist: len(names) > 0, Retention: s.cfg.AuditRetention, Fault: seam.fault, Sinks: seam.sinks,
-	})
+	o.BootID, o.Fault, o.Sinks = s.bootID, seam.fault, seam.sinks
+	s.Ledger, err = ledger.Open(ctx, o)
 	if err != nil {
 		return LedgerError("open the ledger", err)
 	}
 	return s.sign(previous.Groups, "")
+}
+
+// ledgerOptions says which ledger belongs to a workspace, by its jobs and by what its last owner wrote.
+func ledgerOptions(cfg Config, files *txn.Workspace, previous durable.Owner) (ledger.Options, error) {
+	names, err := files.Orphans()
+	if err != nil {
+		return ledger.Options{}, fail(job.Internal, "list the jobs", err)
+	}
+	o := ledger.Options{
+		Dir: cfg.StateDir, Workspace: previous.WorkspaceID, LockEpoch: previous.Epoch, JobsExist: len(names) > 0, Retention: cfg.AuditRetention,
+	}
+	if o.Workspace == "" && !within(cfg.StateDir, cfg.Workspace) {
+		o.Workspace = uuid.NewString() // a new workspace: what another one has recorded is not its own
+	}
+	return o, nil
 }
 
 // sign says in the owner lock who we are, in which epoch the ledger is, where our groups are, and where we serve.

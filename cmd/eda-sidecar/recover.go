@@ -22,7 +22,7 @@ opens the workspace does this first; recover does nothing else.`,
 		Args:    cobra.NoArgs,
 	}
 	flags := workspaceFlags(c)
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done about files, and change nothing")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done about every open job, and change nothing")
 	c.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := load(flags)
@@ -56,7 +56,11 @@ opens the workspace does this first; recover does nothing else.`,
 			if phase == "" {
 				phase = "a read"
 			}
-			fmt.Fprintf(&text, "job %s of %s, in %s: %s%s\n", r.Job, r.Tool, phase, r.Resolution, because(r.Reason))
+			condition := ""
+			if r.If != "" {
+				condition = ", if " + r.If
+			}
+			fmt.Fprintf(&text, "job %s of %s, in %s: %s%s%s\n", r.Job, r.Tool, phase, r.Resolution, condition, because(r.Reason))
 			for _, a := range r.Actions {
 				if a.Kind == txn.ActRetire { // of every job, later
 					continue

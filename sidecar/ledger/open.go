@@ -78,17 +78,62 @@ func dsn(path, mode string, pragmas ...pragma) string {
 // and the file is left open, as closing it would checkpoint it: the process should end.
 func Open(ctx context.Context, o Options) (*Ledger, error) {
 	l, err := open(ctx, o)
+	if err != nil {
+		return nil, openError(o.Dir, err)
+	}
+	l.prune() // a command may end before the writer's turn
+	go l.write()
+	return l, nil
+}
+
+// openError says what is wrong with a ledger that does not open.
+func openError(dir string, err error) error {
 	switch c := code(err); {
-	case err == nil:
-		l.prune() // a command may end before the writer's turn
-		go l.write()
-		return l, nil
 	case c == codeCorrupt, c == codeNotADB, errors.Is(err, audit.ErrTrail), errors.Is(err, ErrNotFound):
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	case c == codeFull:
 		err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
 	}
-	return nil, fmt.Errorf("open the ledger in %q: %w", o.Dir, err)
+	return fmt.Errorf("open the ledger in %q: %w", dir, err)
+}
+
+// Look is Open that changes nothing: it returns the Opening that Open would make, and a reader. ErrEmpty says that Open
+// would make a ledger.
+func Look(ctx context.Context, o Options) (*Reader, Opening, error) {
+	r, err := OpenReader(o.Dir)
+	if errors.Is(err, ErrEmpty) && o.JobsExist {
+		err = ErrFresh
+	}
+	if err != nil {
+		return nil, Opening{}, openError(o.Dir, err)
+	}
+	opening, err := r.look(ctx, o)
+	if err != nil {
+		return nil, opening, errors.Join(openError(o.Dir, err), r.Close())
+	}
+	return r, opening, nil
+}
+
+func (r *Reader) look(ctx context.Context, o Options) (opening Opening, err error) {
+	if opening.Workspace, err = r.meta(ctx, "workspace_id"); err == nil {
+		err = o.claims(opening.Workspace)
+	}
+	if err == nil {
+		err = quickCheck(ctx, r.db)
+	}
+	if err == nil {
+		_, opening.Disagree, err = r.verifyOpen(ctx)
+	}
+	if err != nil {
+		return opening, err
+	}
+	text, err := r.meta(ctx, "epoch")
+	if err != nil {
+		return opening, err
+	}
+	epoch, err := strconv.ParseInt(text, 10, 64)
+	opening.Epoch, opening.Restored = max(epoch, o.LockEpoch)+1, epoch < o.LockEpoch
+	return opening, err
 }
 
 // open is Open without its writer. After an error the Ledger, if any, holds what was opened.
@@ -126,10 +171,11 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 		return l, err
 	}
 	// (c) the chain, as far back as a job is open
-	known, err := l.verifyOpen(ctx)
+	known, disagree, err := l.verifyOpen(ctx)
 	if err != nil {
 		return l, err
 	}
+	l.opening.Disagree = disagree
 	// (d) a new epoch
 	return l, l.begin(known)
 }
@@ -217,10 +263,15 @@ func (l *Ledger) claim(ctx context.Context, version int) error {
 	if err := s.row(sqlWorkspace, &s.workspace); err != nil {
 		return err
 	}
-	if l.o.Workspace != "" && l.o.Workspace != s.workspace {
-		return fmt.Errorf("%q, not %q: %w", s.workspace, l.o.Workspace, ErrWorkspace)
-	}
 	l.opening.Workspace = s.workspace
+	return l.o.claims(s.workspace)
+}
+
+// claims refuses the ledger of another workspace.
+func (o Options) claims(workspace string) error {
+	if o.Workspace != "" && o.Workspace != workspace {
+		return fmt.Errorf("%q, not %q: %w", workspace, o.Workspace, ErrWorkspace)
+	}
 	return nil
 }
 
@@ -303,15 +354,22 @@ func (s *store) redirty(wal string) error {
 
 // check has SQLite look at the whole file, then moves the log into it. A reader in the way is only worth a warning.
 func (l *Ledger) check(ctx context.Context) error {
-	found, err := query(ctx, l.store.conn, scan[string], "PRAGMA quick_check(1)")
-	if err != nil || len(found) != 1 || found[0] != "ok" {
-		return errors.Join(fmt.Errorf("quick check says %q: %w", found, ErrDamaged), err)
+	if err := quickCheck(ctx, l.store.conn); err != nil {
+		return err
 	}
 	busy, err := l.store.checkpoint("TRUNCATE")
 	if busy {
 		l.opening.Warnings = append(l.opening.Warnings, "a reader keeps the log from being moved into the ledger")
 	}
 	return err
+}
+
+func quickCheck(ctx context.Context, db querier) error {
+	found, err := query(ctx, db, scan[string], "PRAGMA quick_check(1)")
+	if err != nil || len(found) != 1 || found[0] != "ok" {
+		return errors.Join(fmt.Errorf("quick check says %q: %w", found, ErrDamaged), err)
+	}
+	return nil
 }
 
 // checkpoint moves the log into the file; busy: a reader kept a part of it back.
@@ -326,26 +384,27 @@ func (s *store) checkpoint(mode string) (busy bool, err error) {
 	return busy, fate(q, err)
 }
 
-// verifyOpen checks the chain from the first event of an open job on, and returns the orders of the open jobs.
-func (l *Ledger) verifyOpen(ctx context.Context) (map[string]audit.Order, error) {
-	open, err := l.OpenJobs(ctx)
+// verifyOpen checks the chain from the first event of an open job on, and returns the orders of the open jobs, and those
+// whose phase is not what their events say.
+func (r *Reader) verifyOpen(ctx context.Context) (known map[string]audit.Order, disagree []string, err error) {
+	open, err := r.OpenJobs(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	head, err := l.Head(ctx)
+	head, err := r.Head(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	from, known := head.Seq, map[string]audit.Order{}
 	for _, j := range open {
 		from, known[j.ID] = min(from, j.FirstSeq), audit.Order{}
 	}
-	v, err := l.verifier(ctx, from-1)
+	v, err := r.verifier(ctx, from-1)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	err = l.Events(ctx, Query{After: from - 1}, func(r Record) error {
-		e, err := v.Add(r.Row)
+	err = r.Events(ctx, Query{After: from - 1}, func(rec Record) error {
+		e, err := v.Add(rec.Row)
 		if o, isOpen := known[e.Job]; err == nil && isOpen {
 			known[e.Job], err = o.Next(e.Kind)
 		}
@@ -353,10 +412,10 @@ func (l *Ledger) verifyOpen(ctx context.Context) (map[string]audit.Order, error)
 	})
 	for _, j := range open {
 		if (j.Phase == txn.Committed) != (known[j.ID].State == audit.Committed) {
-			l.opening.Disagree = append(l.opening.Disagree, j.ID)
+			disagree = append(disagree, j.ID)
 		}
 	}
-	return known, err
+	return known, disagree, err
 }
 
 // begin starts the epoch, with the events that say so.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,6 +65,9 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			was := sums(t, dir)
 			c.o.Dir = dir
+			if _, _, err := Look(t.Context(), c.o); !errors.Is(err, c.want) {
+				t.Errorf("a look: got %v, want %v", err, c.want)
+			}
 			l, err := Open(t.Context(), c.o)
 			if !errors.Is(err, c.want) {
 				t.Fatalf("got %v, %v, want %v", l, err, c.want)
@@ -172,9 +176,10 @@ func TestRestored(t *testing.T) {
 	}
 	c.stop()
 	for name, dir := range map[string]string{"backup": older, "copied": copied} {
+		seen := looked(t, Options{Dir: dir, LockEpoch: 3})
 		r := start(t, Options{Dir: dir, LockEpoch: 3})
-		if o := r.Opening(); !o.Restored || o.Epoch != 4 {
-			t.Errorf("%s: got %+v", name, o)
+		if o := r.Opening(); !o.Restored || o.Epoch != 4 || !reflect.DeepEqual(o, seen) {
+			t.Errorf("%s: got %+v, a look saw %+v", name, o, seen)
 		}
 		found := 0
 		if err := r.Events(t.Context(), Query{Kind: audit.LedgerRestored}, func(Record) error { found++; return nil }); err != nil || found != 1 {
@@ -260,10 +265,26 @@ func TestDisagree(t *testing.T) {
 		if err := raw(t, dir, "DROP TRIGGER jobs_final", c.edit); err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(start(t, Options{Dir: dir}).Opening().Disagree); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.edit, got, c.want)
+		seen := looked(t, Options{Dir: dir})
+		o := start(t, Options{Dir: dir}).Opening()
+		if got := fmt.Sprint(o.Disagree); got != c.want || !reflect.DeepEqual(o, seen) {
+			t.Errorf("%s: got %s, want %s; %+v, a look saw %+v", c.edit, got, c.want, o, seen)
 		}
 	}
+}
+
+// looked returns what a look sees, which must be what Open finds, and wants nothing to be changed by it.
+func looked(t *testing.T, o Options) Opening {
+	t.Helper()
+	was := sums(t, o.Dir)
+	r, opening, err := Look(t.Context(), o)
+	if err == nil {
+		err = r.Close()
+	}
+	if is := sums(t, o.Dir); err != nil || is != was {
+		t.Fatalf("look: %v; the ledger was %s, is %s", err, was, is)
+	}
+	return opening
 }
 
 // TestReaderAlone reads a ledger that nobody owns, and one whose owner was killed; it changes nothing.
