@@ -169,7 +169,7 @@ func TestRecover(t *testing.T) {
 func (w *world) heldFor(e *engine, id string) {
 	w.t.Helper()
 	busy := e.want(job.Busy, "echo taken > {x}", "x=free")
-	if !strings.Contains(busy.Message, id+", which waits for an operator") {
+	if !strings.Contains(busy.Message, id) || !strings.Contains(busy.Message, "which waits for an operator") {
 		w.t.Errorf("message %q", busy.Message)
 	}
 	row, err := e.Runner.OpenSession(context.Background(), me, "other")
