@@ -29,7 +29,7 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 		add("workspace", cgroup.OK, cfg.Workspace, "")
 		return checks // its reasons are in the list
 	default:
-		add("workspace", cgroup.Fail, err.Error(), failed.Code.Hint())
+		add("workspace", cgroup.Fail, err.Error(), failed.Advice())
 		return checks
 	}
 	defer func() { _ = s.Close() }() // the next start heals what is left

@@ -167,7 +167,7 @@ func (s *Sidecar) openLedger(ctx context.Context, seam seams) error {
 func ledgerOptions(cfg Config, files *txn.Workspace, previous durable.Owner) (ledger.Options, error) {
 	names, err := files.Orphans()
 	if err != nil {
-		return ledger.Options{}, fail(job.Internal, "list the jobs", err)
+		return ledger.Options{}, damaged("list the jobs", err)
 	}
 	o := ledger.Options{
 		Dir: cfg.StateDir, Workspace: previous.WorkspaceID, LockEpoch: previous.Epoch, JobsExist: len(names) > 0, Retention: cfg.AuditRetention,
@@ -283,18 +283,31 @@ func openState(dir string) (durable.Handle, error) {
 
 func fail(code job.Code, op string, err error) error { return &job.Error{Code: code, Op: op, Err: err} }
 
+// damaged is for what stands in the way of every command: no trail can be asked about it.
+func damaged(op string, err error) error {
+	return &job.Error{Code: job.Internal, Op: op, Err: err, Hint: `docs/HACKING.md says what to do: "A lost or damaged ledger"`}
+}
+
+// noAccess is for what another user, or another mount, may do.
+func noAccess(op string, err error) error {
+	return &job.Error{
+		Code: job.InvalidArgument, Op: op, Err: err,
+		Hint: "be the user whom the workspace belongs to, where it is mounted writable; the trail alone can be read from a copy of the state directory, by --state-dir",
+	}
+}
+
 // volumeError gives a refused or broken volume its code.
 func volumeError(op string, err error) error {
 	var refused *durable.VolumeError
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fail(job.WorkspaceFull, op, err)
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return fail(job.Internal, op, fmt.Errorf("%w (raise the limit of open files, ulimit -n)", err))
-	case errors.As(err, &refused), errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+	case errors.As(err, &refused), errors.Is(err, os.ErrNotExist):
 		return fail(job.InvalidArgument, op, err)
+	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
+		return noAccess(op, err)
 	}
-	return fail(job.Internal, op, err)
+	return damaged(op, err)
 }
 
 // ownerError says who has the workspace, and how to reach it.
@@ -312,10 +325,12 @@ func ownerError(err error) error {
 // LedgerError gives an error of the ledger its code.
 func LedgerError(op string, err error) error {
 	switch {
-	case errors.Is(err, ledger.ErrWorkspace), errors.Is(err, ledger.ErrNewer), errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
+	case errors.Is(err, ledger.ErrWorkspace), errors.Is(err, ledger.ErrNewer):
 		return fail(job.InvalidArgument, op, err)
+	case errors.Is(err, ledger.ErrAccess), errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
+		return noAccess(op, err)
 	case errors.Is(err, syscall.ENOSPC):
-		return fail(job.Internal, op, fmt.Errorf("%w (free space in --state-dir)", err))
+		return &job.Error{Code: job.Internal, Op: op, Err: err, Hint: "free space in --state-dir"}
 	}
-	return fail(job.Internal, op, err)
+	return damaged(op, err)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
-	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
 )
 
@@ -88,7 +87,7 @@ func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
 		defer func() { _ = r.Close() }() // opened for reading
 		report, err := r.Verify(c.Context())
 		if err != nil {
-			return &job.Error{Code: job.Internal, Op: "verify the audit trail", Err: err}
+			return trailError("verify the audit trail", err)
 		}
 		if asJSON {
 			return printJSON(c.OutOrStdout(), map[string]any{
@@ -110,7 +109,7 @@ func openTrail(c *cobra.Command, flags *sidecar.Flags) (*ledger.Reader, error) {
 	r, err := ledger.OpenReader(cfg.StateDir)
 	lock, statErr := os.Stat(filepath.Join(cfg.Workspace, ".eda-sidecar", "owner.lock"))
 	if errors.Is(err, ledger.ErrEmpty) && statErr == nil && lock.Size() > 0 {
-		return nil, &job.Error{Code: job.Internal, Op: fmt.Sprintf("open the audit trail in %q", cfg.StateDir), Err: errors.New("the workspace was used, and its ledger is not there")}
+		return nil, trailError("open the audit trail", fmt.Errorf("%q: the workspace was used, and its ledger is not there", cfg.StateDir))
 	}
 	if errors.Is(err, ledger.ErrEmpty) {
 		c.PrintErrln("eda-sidecar: nothing is recorded yet")

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
@@ -115,6 +117,111 @@ func TestDamagedLedger(t *testing.T) {
 				t.Errorf("%d job directories", got)
 			}
 		})
+	}
+}
+
+// TestWayOut: what keeps every command from the workspace names the page that helps, and what that page says helps.
+func TestWayOut(t *testing.T) {
+	page, err := os.ReadFile("../../docs/HACKING.md")
+	ok(t, err)
+	const section = "## A lost or damaged ledger"
+	if !strings.Contains(string(page), section) {
+		t.Fatalf("docs/HACKING.md has no %q", section)
+	}
+	side := func(w *world, name string) string { return w.path(".eda-sidecar/" + name) }
+	for name, c := range map[string]struct {
+		damage, mend func(w *world)
+		audit        bool // it can be read all the same
+	}{
+		"ledger.db": {
+			func(w *world) {
+				system(w.t, "cp", w.ledger(), side(w, "copy.db"))
+				w.patch(func(b []byte) []byte { return bytes.Repeat([]byte("garbage "), len(b)/8) })
+			}, func(w *world) { ok(w.t, os.Rename(side(w, "copy.db"), w.ledger())) }, false,
+		},
+		"owner.lock": {
+			func(w *world) { w.write(".eda-sidecar/owner.lock", "{garbage") },
+			func(w *world) {
+				const id = `import sqlite3, sys
+print(sqlite3.connect(sys.argv[1]).execute("SELECT v FROM meta WHERE k='workspace_id'").fetchone()[0])`
+				w.write(".eda-sidecar/owner.lock", fmt.Sprintf(`{"workspace_id":%q}`, system(w.t, "python3", "-c", id, w.ledger())))
+			}, true,
+		},
+		"jobs": {
+			func(w *world) {
+				ok(w.t, os.Rename(side(w, "jobs"), side(w, "kept")))
+				w.write(".eda-sidecar/jobs", "not a directory")
+			},
+			func(w *world) {
+				ok(w.t, os.Remove(side(w, "jobs")))
+				ok(w.t, os.Rename(side(w, "kept"), side(w, "jobs")))
+			}, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := settled(t)
+			c.damage(w)
+			w.refused = true
+			for _, args := range [][]string{{"run", "--", "true"}, {"recover"}, {"recover", "--dry-run"}, {"doctor"}, {"audit"}, {"audit", "verify"}} {
+				a := w.do(args...)
+				said := strings.Contains(a.err+a.out, "docs/HACKING.md") && strings.Contains(a.err+a.out, strings.TrimPrefix(section, "## "))
+				if args[0] == "audit" && c.audit {
+					if a.exit != exitOK {
+						t.Errorf("%q: %v", args, a)
+					}
+				} else if !said || a.exit != exitInternal && args[0] != "doctor" || strings.Contains(a.err, "audit --job") {
+					t.Errorf("%q: %v", args, a)
+				}
+			}
+			c.mend(w)
+			w.want(w.sh("echo third >{x}", "x=build/a.v"), exitOK, job.OK)
+			w.sound()
+		})
+	}
+}
+
+// TestNoAccess: on a read-only mount, and for another user, the trail cannot be read, and the program says what can be
+// done. A copy can.
+func TestNoAccess(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	copied := filepath.Join(t.TempDir(), "copy")
+	system(t, "cp", "-r", w.path(".eda-sidecar/state"), copied)
+	refused := func(prefix []string, says string, args ...string) {
+		t.Helper()
+		a := w.command(prefix, args...).start().wait()
+		if a.exit != exitUsage || !strings.Contains(a.err, says) || !strings.Contains(a.err, "hint: be the user") {
+			t.Errorf("%q: %v", args, a)
+		}
+	}
+	path, err := program()
+	ok(t, err)
+	system(t, "chmod", "-R", "a+rX", w.path(".eda-sidecar"))
+	for dir := filepath.Dir(w.dir); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		ok(t, os.Chmod(dir, 0o755))
+	}
+	bin := filepath.Join(t.TempDir(), "eda-sidecar")
+	system(t, "cp", path, bin)
+	nobody := []string{"sh", "-c", `shift; exec setpriv --reuid 65534 --regid 65534 --clear-groups "$0" "$@"`, bin}
+	for _, args := range [][]string{{"audit"}, {"audit", "verify"}} {
+		refused(nobody, "may be written", args...)
+	}
+	for _, args := range [][]string{{"recover"}, {"recover", "--dry-run"}} {
+		refused(nobody, "permission denied", args...)
+	}
+	ok(t, os.Chmod(w.path(".eda-sidecar/state"), 0o700))
+	refused(nobody, "permission denied", "audit")
+	mount(t, w.dir, w.dir, "", unix.MS_BIND, "")
+	ok(t, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	for _, args := range [][]string{{"audit"}, {"audit", "verify"}} {
+		refused(nil, "may be written", args...)
+	}
+	for _, args := range [][]string{{"recover"}, {"recover", "--dry-run"}} {
+		refused(nil, "read-only", args...)
+	}
+	if a := w.do("audit", "verify", "--state-dir", copied); a.exit != exitOK {
+		t.Errorf("a copy: %v", a)
 	}
 }
 

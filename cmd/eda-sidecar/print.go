@@ -32,10 +32,10 @@ func printError(c *cobra.Command, err error) {
 			Code    job.Code `json:"code"`
 			Message string   `json:"message"`
 			Hint    string   `json:"hint"`
-		}{failed.Code, text, failed.Code.Hint()}
+		}{failed.Code, text, failed.Advice()}
 		_ = printJSON(c.OutOrStdout(), answer) // stderr says it too
 	}
-	c.PrintErrf("eda-sidecar: %s\nhint: %s\n", printable(text), failed.Code.Hint())
+	c.PrintErrf("eda-sidecar: %s\nhint: %s\n", printable(text), failed.Advice())
 }
 
 // asJobError gives an error without a code the code of where it comes from: a stream that cannot be written, or the

@@ -12,6 +12,12 @@ var (
 	ErrLocked = errors.New("locked by another process")
 )
 
+// The owner lock.
+var (
+	// ErrOwner says that what the owner lock holds cannot be read: a part of what the workspace knows of itself is lost.
+	ErrOwner = errors.New("the owner lock is damaged")
+)
+
 // Volumes.
 var (
 	// ErrVolume says that a volume cannot carry a workspace or a state directory; see [VolumeError].

@@ -77,7 +77,7 @@ func readOwner(fs FS, h Handle) (Owner, error) {
 		return o, nil
 	}
 	if err := json.Unmarshal(buf[:n], &o); err != nil {
-		return Owner{}, fmt.Errorf("read %s: %w", OwnerFile, err)
+		return Owner{}, fmt.Errorf("read %s: %w: %w", OwnerFile, ErrOwner, err)
 	}
 	return o, nil
 }

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -21,6 +22,8 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable/durabletest"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/session"
@@ -53,6 +56,7 @@ var verdictOn = map[string]struct {
 	"ledger.ErrDamaged":             {ledger.ErrDamaged, Internal},
 	"ledger.ErrNewer":               {ledger.ErrNewer, Internal},
 	"ledger.ErrWorkspace":           {ledger.ErrWorkspace, Internal},
+	"ledger.ErrAccess":              {ledger.ErrAccess, Internal},
 	"ledger.ErrEmpty":               {ledger.ErrEmpty, Internal},
 	"ledger.ErrFresh":               {ledger.ErrFresh, Internal},
 	"ledger.ErrStale":               {ledger.ErrStale, SessionDestroyed},
@@ -206,6 +210,62 @@ func TestCodeOf(t *testing.T) {
 	}
 	if got := asError(or(PublishFailed, "publish", unix.ENOSPC)).Code; got != WorkspaceFull {
 		t.Errorf("or with a known cause: got %s", got)
+	}
+}
+
+// TestAdvice: the first hint in a chain wins over the code's.
+func TestAdvice(t *testing.T) {
+	hinted := &Error{Code: Internal, Err: unix.EIO, Hint: "look here"}
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{&Error{Code: Busy}, Busy.Hint()},
+		{hinted, "look here"},
+		{fmt.Errorf("do %q: %w", "x", hinted), "look here"},
+		{&Error{Code: Busy, Err: hinted}, "look here"},
+		{&Error{Code: Busy, Err: hinted, Hint: "no, here"}, "no, here"},
+		{fmt.Errorf("open %q: %w", "x", unix.EMFILE), "raise the limit of open files, ulimit -n"},
+		{unix.EIO, Internal.Hint()},
+	} {
+		if got := asError(tt.err).Advice(); got != tt.want {
+			t.Errorf("%v: got %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestShortOfDescriptors: an error that says nothing of the target is not the caller's fault.
+func TestShortOfDescriptors(t *testing.T) {
+	for err, want := range map[unix.Errno]Code{unix.EMFILE: Internal, unix.ENFILE: Internal, unix.EIO: Internal, unix.ELOOP: InvalidArgument, unix.EACCES: InvalidArgument} {
+		r := newRig(t, parts{fs: func(fs durable.FS) durable.FS {
+			return durabletest.Wrap(fs, func(op durabletest.Op, do func() error) error {
+				if op.Site == "txn.admit.open" {
+					return err
+				}
+				return do()
+			})
+		}})
+		res := r.run(r.sh("echo new > {x}", "x=dir/x"))
+		if res.Code != want || strings.Contains(res.Hint, "ulimit") != (err == unix.EMFILE || err == unix.ENFILE) {
+			t.Errorf("%v: got %s (%s), hint %q; want %s", err, res.Code, res.Message, res.Hint, want)
+		}
+	}
+}
+
+// TestUnusableProgram says what is wrong with a path, instead of where else it was not looked for.
+func TestUnusableProgram(t *testing.T) {
+	r := newRig(t, parts{})
+	plain := filepath.Join(r.dir, "plain")
+	ok(t, os.WriteFile(plain, nil, 0o644))
+	for name, want := range map[string]string{
+		"/no/such/program": "no such file", plain: "not executable", r.dir: "no regular file", plain + "/x": "not a directory", "no-such-program": "not in PATH",
+	} {
+		tool, args, err := adapters.Command([]string{name}, nil, false)
+		ok(t, err)
+		res := r.run(Request{Tool: tool, Args: args, Principal: me, Script: true})
+		if res.Code != ToolNotInstalled || !strings.Contains(res.Message, want) || strings.Contains(res.Message, "PATH") != (want == "not in PATH") {
+			t.Errorf("%s: %s %q, want %q", name, res.Code, res.Message, want)
+		}
 	}
 }
 

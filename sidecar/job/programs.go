@@ -58,12 +58,11 @@ func (p *programs) look(t *adapters.Tool, key string) *found {
 		if program.Key != key {
 			continue
 		}
-		f := &found{name: key, path: p.lookPath(program.Names)}
-		if f.path == "" {
-			f.err = failf(ToolNotInstalled, "program %q is not in PATH %q", strings.Join(program.Names, "\" or \""), p.o.Path)
+		path, err := p.lookPath(program.Names)
+		f := &found{name: key, path: path, err: err}
+		if err != nil {
 			return f
 		}
-		var err error
 		if f.version, err = p.version(program, f.path); err != nil {
 			f.err = or(ToolNotInstalled, fmt.Sprintf("ask %q for its version", f.path), err)
 		}
@@ -72,22 +71,39 @@ func (p *programs) look(t *adapters.Tool, key string) *found {
 	return &found{name: key, err: failf(Internal, "internal error: tool %q has no program %q", t.Name, key)}
 }
 
-// lookPath returns the first executable file of these names, absolute, or the empty string.
-func (p *programs) lookPath(names []string) string {
+// lookPath returns the absolute path of the first executable file of these names, or TOOL_NOT_INSTALLED.
+func (p *programs) lookPath(names []string) (string, error) {
 	for _, name := range names {
-		dirs := filepath.SplitList(p.o.Path)
 		if filepath.IsAbs(name) {
-			dirs = []string{""}
+			if err := executable(name); err != nil {
+				return "", &Error{Code: ToolNotInstalled, Op: fmt.Sprintf("use program %q", name), Err: err, Hint: "put an executable file there, or name another one"}
+			}
+			return name, nil
 		}
-		for _, dir := range dirs {
-			path := filepath.Join(dir, name)
-			info, err := os.Stat(path)
-			if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && filepath.IsAbs(path) {
-				return path
+		for _, dir := range filepath.SplitList(p.o.Path) {
+			if path := filepath.Join(dir, name); filepath.IsAbs(path) && executable(path) == nil {
+				return path, nil
 			}
 		}
 	}
-	return ""
+	return "", failf(ToolNotInstalled, "program %q is not in PATH %q", strings.Join(names, "\" or \""), p.o.Path)
+}
+
+// executable says what keeps a file from being run.
+func executable(path string) error {
+	info, err := os.Stat(path)
+	var cause *os.PathError
+	switch {
+	case errors.As(err, &cause):
+		return cause.Err // the path is said already
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return errors.New("it is no regular file")
+	case info.Mode()&0o111 == 0:
+		return errors.New("it is not executable")
+	}
+	return nil
 }
 
 func (p *programs) version(program adapters.Program, path string) (v adapters.Version, err error) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
@@ -91,6 +93,21 @@ type Error struct {
 	Code Code
 	Op   string // what was done, and to what: `publish "build/top.json"`
 	Err  error
+	Hint string // what to do about it; empty: what the code says
+}
+
+// Advice returns what a user can do about e: the first hint in its chain, else that of its code.
+func (e *Error) Advice() string {
+	if errors.Is(e, unix.EMFILE) || errors.Is(e, unix.ENFILE) {
+		return "raise the limit of open files, ulimit -n"
+	}
+	code := e.Code
+	for err := error(e); errors.As(err, &e); err = e.Err {
+		if e.Hint != "" {
+			return e.Hint
+		}
+	}
+	return code.Hint()
 }
 
 // Error returns the operation and its cause.
@@ -129,7 +146,7 @@ func asError(err error) *Error {
 func Failed(tool string, err error) Result {
 	e := asError(err)
 	return Result{
-		Code: e.Code, Message: "cannot complete " + tool + ": " + e.Error(), Hint: e.Code.Hint(), Tool: tool, RolledBack: true,
+		Code: e.Code, Message: "cannot complete " + tool + ": " + e.Error(), Hint: e.Advice(), Tool: tool, RolledBack: true,
 		WorkerTerminated: true, Outputs: []Published{}, Undeclared: []string{}, Diagnostics: []adapters.Diagnostic{},
 	}
 }

@@ -299,7 +299,7 @@ func (c *call) answer(err error) Result {
 	r.Programs = c.programs.of(c.req.Tool)
 	if err != nil {
 		e := asError(err)
-		r.Code, r.Message, r.Hint, r.Outputs = e.Code, "cannot complete "+r.Tool+": "+e.Error(), e.Code.Hint(), []Published{}
+		r.Code, r.Message, r.Hint, r.Outputs = e.Code, "cannot complete "+r.Tool+": "+e.Error(), e.Advice(), []Published{}
 	}
 	switch end := c.cell.End(); {
 	case end == outcome.Committed:

@@ -6,7 +6,7 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
 )
 
-// Of Open. Nothing was changed.
+// Of Open, Look and OpenReader. Nothing was changed.
 var (
 	// ErrDamaged says that the file is not the database that was written: the chain, quick_check or SQLite object.
 	ErrDamaged = errors.New("the ledger is damaged")
@@ -16,6 +16,8 @@ var (
 	ErrWorkspace = errors.New("the ledger belongs to another workspace")
 	// ErrEmpty says that nothing was recorded yet: there is no ledger, or one that a crash left before its first event.
 	ErrEmpty = errors.New("nothing is recorded yet")
+	// ErrAccess says that SQLite may not read the file, or not write beside it, which it must also to read.
+	ErrAccess = errors.New("the ledger needs a directory that may be written, also to be read")
 	// ErrFresh says that there is no ledger although the workspace holds jobs of one.
 	ErrFresh = errors.New("the ledger is missing although the workspace holds jobs")
 )

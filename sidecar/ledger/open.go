@@ -91,6 +91,8 @@ func openError(dir string, err error) error {
 	switch c := code(err); {
 	case c == codeCorrupt, c == codeNotADB, errors.Is(err, audit.ErrTrail), errors.Is(err, ErrNotFound):
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	case c == codeReadonly, c == codeCantOpen:
+		err = fmt.Errorf("%w: %w", ErrAccess, err)
 	case c == codeFull:
 		err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
 	}
@@ -100,7 +102,7 @@ func openError(dir string, err error) error {
 // Look is Open that changes nothing: it returns the Opening that Open would make, and a reader. ErrEmpty says that Open
 // would make a ledger.
 func Look(ctx context.Context, o Options) (*Reader, Opening, error) {
-	r, err := OpenReader(o.Dir)
+	r, err := openReader(o.Dir)
 	if errors.Is(err, ErrEmpty) && o.JobsExist {
 		err = ErrFresh
 	}
@@ -167,7 +169,7 @@ func open(ctx context.Context, o Options) (*Ledger, error) {
 	if err := s.keep(path + "-wal"); err != nil {
 		return l, err
 	}
-	if l.Reader, err = OpenReader(o.Dir); err != nil {
+	if l.Reader, err = openReader(o.Dir); err != nil {
 		return l, err
 	}
 	// (c) the chain, as far back as a job is open

@@ -61,15 +61,23 @@ func (r Record) Line() []byte {
 
 // OpenReader opens the ledger in a state directory for reading alone, also while another process owns it.
 func OpenReader(dir string) (*Reader, error) {
+	r, err := openReader(dir)
+	if err != nil {
+		return nil, openError(dir, err)
+	}
+	return r, nil
+}
+
+func openReader(dir string) (*Reader, error) {
 	path := filepath.Join(dir, fileName)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil, ErrEmpty
 	} else if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
+		return nil, err
 	}
 	db, err := sql.Open("sqlite", dsn(path, "ro", readerPragmas()...))
 	if err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
+		return nil, err
 	}
 	db.SetMaxOpenConns(4)
 	db.SetMaxIdleConns(4)

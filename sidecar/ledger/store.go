@@ -213,8 +213,10 @@ func (s *store) at(point string) error {
 // Primary result codes of SQLite (https://sqlite.org/rescode.html).
 const (
 	codeBusy       = 5
+	codeReadonly   = 8
 	codeCorrupt    = 11
 	codeFull       = 13
+	codeCantOpen   = 14
 	codeConstraint = 19
 	codeNotADB     = 26
 )

@@ -85,6 +85,9 @@ func (a *Admission) resolve() error {
 }
 
 func refuse(spec Spec, why, fix string, cause error) error {
+	if ours(cause) {
+		return op("admit", spec.Target, cause)
+	}
 	return &Error{Op: "admit", Path: spec.Target, Why: why, Fix: fix, Err: because(ErrInvalidPath, cause)}
 }
 

@@ -228,6 +228,9 @@ func (w *Workspace) openInput(rel string, open func(durable.Site, durable.Name) 
 		return nil, &Error{Op: "open input", Path: rel, Why: why, Err: ErrInvalidPath}
 	}
 	h, err := open("txn.input.open", durable.Name{Dir: w.root, Name: p.String()})
+	if ours(err) {
+		return nil, op("open input", rel, err)
+	}
 	if err != nil {
 		return nil, &Error{Op: "open input", Path: rel, Why: notThrough(err), Err: because(ErrInvalidPath, err)}
 	}

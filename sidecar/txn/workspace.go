@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -171,6 +172,11 @@ func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 // displaced reports whether err says that a path no longer leads through plain directories of this mount.
 func displaced(err error) bool {
 	return absent(err) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV)
+}
+
+// ours reports whether err says nothing of the path: this process, or the machine, is short of something.
+func ours(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // jobPath is a path relative to a job directory as components, for openPath.
