@@ -102,8 +102,12 @@ func (s *Sidecar) retire(ctx context.Context, settling time.Duration) error {
 			continue
 		}
 		j, err := txn.DecodeJournal(row.Doc)
-		if err != nil {
-			continue // its final row says all; the directory waits for an operator
+		if err != nil { // its final row says all; the directory waits for an operator
+			seen, err := s.files.Observe(&txn.Journal{Version: 1, Job: row.ID})
+			if err == nil && seen.Job != txn.InJobs {
+				_, _ = s.Ledger.Retired(row.ID) // rides
+			}
+			continue
 		}
 		if s.files.Retire(j, fateOf(row.Phase)) == nil {
 			_, _ = s.Ledger.Retired(row.ID) // rides

@@ -615,7 +615,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestUnreadable quarantines a row whose document a newer program may have written, until an operator decides.
+// TestUnreadable quarantines a row whose document a newer program may have written, and verify names it, until an
+// operator decides.
 func TestUnreadable(t *testing.T) {
 	w := newRecovery(t)
 	e := w.open()
@@ -638,7 +639,11 @@ func TestUnreadable(t *testing.T) {
 		if w.read(strings.TrimPrefix(dir, w.dir)+"/s0/out") != "staged" {
 			t.Error("staging was touched")
 		}
-		e.close()
+		var fault *audit.Fault
+		if _, err := e.Ledger.Verify(t.Context()); !errors.As(err, &fault) || fault.Job != j.Job {
+			t.Errorf("verify: %v", err)
+		}
+		ok(t, e.Close())
 	}
 	side := filepath.Join(w.dir, ".eda-sidecar")
 	ok(t, os.Rename(filepath.Join(side, "jobs", j.Job), filepath.Join(side, "conflicts", j.Job)))

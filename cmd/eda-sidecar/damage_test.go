@@ -257,7 +257,10 @@ func TestForgedTrail(t *testing.T) {
 		},
 		"the row of a job removed": func(w *world) { w.sql("DROP TRIGGER jobs_no_delete", "DELETE FROM jobs") },
 		"a phase":                  func(w *world) { w.sql("DROP TRIGGER jobs_final", "UPDATE jobs SET phase = 'rolled_back'") },
-		"a session's state":        func(w *world) { w.sql("UPDATE sessions SET state = '{}', generation = generation + 1") },
+		"a journal": func(w *world) {
+			w.sql("DROP TRIGGER jobs_final", "UPDATE jobs SET doc = replace(doc, 'build/a.v', '../a.v')")
+		},
+		"a session's state": func(w *world) { w.sql("UPDATE sessions SET state = '{}', generation = generation + 1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

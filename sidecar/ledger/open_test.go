@@ -390,6 +390,10 @@ func TestVerify(t *testing.T) {
 		{"doubled", []string{`INSERT INTO events SELECT 11, job, session, kind, tool, principal, at, body, hash FROM events WHERE seq = 10`}, 11, ""},
 		{"phase", []string{`UPDATE jobs SET phase = 'rolled_back' WHERE id = 'j1'`}, 5, "j1"},
 		{"phase_open", []string{`UPDATE jobs SET phase = 'committed' WHERE id = 'j2'`}, 8, "j2"},
+		{"journal", []string{`UPDATE jobs SET doc = REPLACE(doc, '"version":1', '"version":9') WHERE id = 'j2'`}, 8, "j2"},
+		{"journal_kept", []string{`UPDATE jobs SET doc = '{}' WHERE id = 'j1'`}, 5, "j1"},
+		{"journal_of_another", []string{`UPDATE jobs SET doc = (SELECT doc FROM jobs WHERE id = 'j0') WHERE id = 'j2'`}, 8, "j2"},
+		{"journal_retired", []string{`UPDATE jobs SET doc = '{}', settled_at = 1, retired_at = 1 WHERE id = 'j1'`}, 0, ""}, // as triggers
 		{"row", []string{`DELETE FROM jobs WHERE id = 'j0'`}, 4, "j0"},
 		{"generation", []string{`UPDATE sessions SET generation = 7 WHERE id = 's'`}, 0, "j1"},
 		{"state", []string{`UPDATE sessions SET state = REPLACE(state, 'j1', 'j9') WHERE id = 's'`}, 0, "j1"},

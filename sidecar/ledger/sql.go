@@ -85,7 +85,7 @@ const (
 	sqlSessions = `SELECT id, owner, name, generation, job, state, created_at, updated_at, destroyed_at FROM sessions WHERE `
 	sqlEvents   = `SELECT seq, COALESCE(job, ''), COALESCE(session, ''), kind, COALESCE(tool, ''), COALESCE(principal, ''), at, body, hash, (SELECT p.hash FROM events p WHERE p.seq = events.seq - 1), EXISTS (SELECT 1 FROM jobs WHERE id = events.job), EXISTS (SELECT 1 FROM sessions WHERE id = events.session) FROM events WHERE `
 	sqlHashOf   = `SELECT hash FROM events WHERE seq = ?`
-	sqlPhases   = `SELECT id, phase, first_seq, (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'commit'), (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'rollback') FROM jobs WHERE id > ? ORDER BY id LIMIT ?`
+	sqlPhases   = `SELECT id, phase, first_seq, (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'commit'), (SELECT COUNT(*) FROM events e WHERE e.job = jobs.id AND e.kind = 'rollback'), CASE WHEN retired_at IS NULL THEN doc END FROM jobs WHERE id > ? ORDER BY id LIMIT ?`
 	sqlLast     = `SELECT body FROM events WHERE session = ? AND kind = 'commit' ORDER BY seq DESC LIMIT 1`
 	sqlSchema   = `SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*' ORDER BY name`
 	sqlClaims   = `SELECT id, job, generation, state, (SELECT body FROM events e WHERE e.session = sessions.id AND e.kind = 'commit' ORDER BY seq DESC LIMIT 1) FROM sessions WHERE id > ? ORDER BY id LIMIT ?`

@@ -23,7 +23,7 @@ type Report struct {
 
 // Verify checks everything that the ledger says about itself, in memory that does not grow with it: the chain and
 // legal orders of the events that are kept; phase committed exactly where there is one commit event, and likewise
-// rolled_back; each session's generation and state as its last commit
+// rolled_back; the journals of jobs that are not retired; each session's generation and state as its last commit
 // says, and no session gone that was not destroyed; the schema. It returns the first fault as an *[audit.Fault]. It may
 // run beside the writer.
 func (r *Reader) Verify(ctx context.Context) (Report, error) {
@@ -71,7 +71,7 @@ func (r *Reader) verify(ctx context.Context, pruned audit.Head) (report Report, 
 		if (p.commits != commits || p.rollbacks != rollbacks) && p.firstSeq > pruned.Seq {
 			return p.id, &audit.Fault{Seq: p.firstSeq, Job: p.id, Reason: fmt.Sprintf("phase %s, but %d commit and %d rollback events", p.phase, p.commits, p.rollbacks)}
 		}
-		return p.id, nil
+		return p.id, p.journal()
 	}); err != nil {
 		return report, err
 	}
@@ -157,10 +157,26 @@ type phase struct {
 	phase              txn.Phase
 	firstSeq           int64
 	commits, rollbacks int
+	doc                []byte // of a job that is not retired
 }
 
 func scanPhase(rows *sql.Rows, p *phase) error {
-	return rows.Scan(&p.id, &p.phase, &p.firstSeq, &p.commits, &p.rollbacks)
+	return rows.Scan(&p.id, &p.phase, &p.firstSeq, &p.commits, &p.rollbacks, &p.doc)
+}
+
+// journal checks the document by which recovery, or the deletion of backups, will go.
+func (p phase) journal() error {
+	if p.doc == nil {
+		return nil
+	}
+	j, err := txn.DecodeJournal(p.doc)
+	if err == nil && j.Job != p.id {
+		err = fmt.Errorf("it is of job %q: %w", j.Job, txn.ErrDocument)
+	}
+	if err != nil {
+		return &audit.Fault{Seq: p.firstSeq, Job: p.id, Reason: err.Error()}
+	}
+	return nil
 }
 
 // claim is a session and the body of its last commit event, nil if there is none.
