@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"go.yaml.in/yaml/v2"
 )
 
 // declaredSchema describes the tools list of a configuration.
@@ -78,25 +77,15 @@ func (e *element) UnmarshalYAML(decode func(any) error) error {
 	return decode((*plain)(e))
 }
 
-// Declared reads the tools list of a configuration file; its other top-level keys belong to others. It returns every mistake, each an
-// ErrConfig with its line (what YAML finds) or its path, and no tool beside an error.
-func Declared(config []byte) ([]*Tool, error) {
-	var doc struct {
-		Tools []declared
-		Rest  map[string]any `yaml:",inline"`
-	}
+// Declarations is the tools list of a configuration file.
+type Declarations []declared
+
+// Tools builds what is declared. It returns every mistake, each an ErrConfig with its path, and no tool beside an error.
+func (all Declarations) Tools() ([]*Tool, error) {
 	var errs []error
-	var types *yaml.TypeError
-	if err := yaml.UnmarshalStrict(config, &doc); errors.As(err, &types) {
-		for _, e := range types.Errors {
-			errs = append(errs, fmt.Errorf("%w: %s", ErrConfig, e))
-		}
-	} else if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	tools := make([]*Tool, 0, len(doc.Tools))
-	for i := range doc.Tools {
-		d := &declaration{declared: &doc.Tools[i], params: map[string]*Param{}}
+	tools := make([]*Tool, 0, len(all))
+	for i := range all {
+		d := &declaration{declared: &all[i], params: map[string]*Param{}}
 		tools = append(tools, d.build())
 		for _, m := range d.mistakes {
 			errs = append(errs, fmt.Errorf("%w: tools[%d] (%s): %s", ErrConfig, i, d.Name, m))

@@ -3,6 +3,7 @@ package adapters
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,10 +17,22 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
+// declarations reads the tools of a configuration, whose other keys belong to others.
+func declarations(config string) ([]*Tool, error) {
+	var doc struct {
+		Tools Declarations
+		Rest  map[string]any `yaml:",inline"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(config), &doc); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return doc.Tools.Tools()
+}
+
 // declare reads one tool of a configuration.
 func declare(t testing.TB, config string) *Tool {
 	t.Helper()
-	tools, err := Declared([]byte(config))
+	tools, err := declarations(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,14 +234,14 @@ func TestDeclaredRefuses(t *testing.T) {
 		if text == good {
 			t.Fatalf("%s: %q is not in the good tool", c.name, c.old)
 		}
-		tools, err := Declared([]byte(text))
+		tools, err := declarations(text)
 		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want) || tools != nil {
 			t.Errorf("%s: got %v, want ...%s", c.name, err, c.want)
 		}
 	}
 	several := strings.NewReplacer("declarative", "total", "'^END$'", "'('", "{{src}}", "{{sauce}}").Replace(good)
-	_, err := Declared([]byte("other: 1\n" + several + "- {name: y, bogus: 1}\n"))
-	for _, want := range []string{"total", "verdict.require[0]", "{{sauce}}", "bogus", "tools[1] (y)"} {
+	_, err := declarations("other: 1\n" + several + "- {name: y}\n")
+	for _, want := range []string{"total", "verdict.require[0]", "{{sauce}}", "tools[1] (y)"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("several mistakes: got %v, want all of them, also %q", err, want)
 		}
@@ -238,7 +251,7 @@ func TestDeclaredRefuses(t *testing.T) {
 // TestDeclaredProof: without require and without a required output nothing could prove success.
 func TestDeclaredProof(t *testing.T) {
 	text := strings.Replace(strings.Replace(good, "format: text, required: true", "format: text", 1), "  verdict: {require: ['^END$']}\n", "", 1)
-	if _, err := Declared([]byte(text)); err == nil || !strings.Contains(err.Error(), "nothing could prove success") {
+	if _, err := declarations(text); err == nil || !strings.Contains(err.Error(), "nothing could prove success") {
 		t.Errorf("got %v", err)
 	}
 	withOutput := strings.Replace(good, "  verdict: {require: ['^END$']}\n", "", 1)

@@ -146,7 +146,7 @@ func FuzzDeclared(f *testing.F) {
 	}
 	f.Add("tools: [{steps: [{argv: [{arg: '{{a...}}'}]}], params: [{name: a, kind: int, default: 1e99}]}]")
 	f.Fuzz(func(t *testing.T, config string) {
-		tools, err := Declared([]byte(config))
+		tools, err := declarations(config)
 		if err != nil {
 			if !errors.Is(err, ErrConfig) || tools != nil {
 				t.Fatalf("%v, %v", tools, err)

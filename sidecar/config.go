@@ -80,9 +80,9 @@ type file struct {
 	BackupRetention string                  `yaml:"backup_retention"`
 	AuditRetention  string                  `yaml:"audit_retention"`
 	MinFreeBytes    string                  `yaml:"min_free_bytes"`
-	MinFreeInodes   int64                   `yaml:"min_free_inodes"`
+	MinFreeInodes   *int64                  `yaml:"min_free_inodes"`
 	ToolLimits      map[string]toolLimits   `yaml:"tool_limits"`
-	Tools           []any                   `yaml:"tools"` // read by adapters.Declared
+	Tools           adapters.Declarations   `yaml:"tools"`
 	Listen          string                  `yaml:"listen"`
 	MetricsListen   string                  `yaml:"metrics_listen"`
 	Auth            string                  `yaml:"auth"`
@@ -118,7 +118,7 @@ func ConfigKeys() []ConfigKey {
 		{"backup_retention", "`10m`", "how long a displaced original is kept"},
 		{"audit_retention", "`2160h`", "how long events are kept"},
 		{"min_free_bytes", "`64MiB`", "calls are refused below this room on the workspace's volume"},
-		{"min_free_inodes", "`128`", "the same for inodes"},
+		{"min_free_inodes", "`128`", "the same for inodes; 0: no minimum"},
 		{"tool_limits", "the tool's own", "by tool: `wall`, `memory`, `pids`, `staging`, `log`"},
 		{"tools", "none", "declared tools; `eda-sidecar tools schema` prints their JSON Schema"},
 		{"listen", "`127.0.0.1:8080`", "loopback address and port of a server's MCP endpoint; `--listen` wins"},
@@ -149,7 +149,7 @@ func LoadConfig(flags Flags) (Config, error) {
 		}
 		if err := yaml.UnmarshalStrict(text, &f); errors.As(err, &types) { // the rest is read all the same
 			for _, mistake := range types.Errors {
-				errs = append(errs, fmt.Errorf("config %q: %s", flags.Config, mistake))
+				errs = append(errs, fmt.Errorf("config %q: %s", flags.Config, inWords(text, mistake)))
 			}
 		} else if err != nil {
 			return Config{}, fmt.Errorf("config %q: %w", flags.Config, err)
@@ -186,10 +186,10 @@ func LoadConfig(flags Flags) (Config, error) {
 	if f.CgroupParent != "" {
 		v.absolute("cgroup_parent", f.CgroupParent)
 	}
-	if f.MinFreeInodes < 0 {
-		v.bad("min_free_inodes", "%d is below zero", f.MinFreeInodes)
-	} else if f.MinFreeInodes > 0 {
-		c.MinFreeInodes = f.MinFreeInodes
+	if f.MinFreeInodes != nil {
+		if c.MinFreeInodes = *f.MinFreeInodes; c.MinFreeInodes < 0 {
+			v.bad("min_free_inodes", "%d is below zero", c.MinFreeInodes)
+		}
 	}
 	c.DrainTimeout = v.duration("drain_timeout", f.DrainTimeout, time.Minute)
 	c.Auth = v.oneOf("auth", cmp.Or(flags.Auth, f.Auth), "token", "local")
@@ -199,7 +199,7 @@ func LoadConfig(flags Flags) (Config, error) {
 		v.bad("metrics_listen", "%q is the address of MCP, too", c.Listen)
 	}
 	v.places(&c, flags, f.StateDir)
-	v.catalog(&c, text, f.ToolLimits)
+	v.catalog(&c, f.Tools, f.ToolLimits)
 	if err := errors.Join(errs...); err != nil {
 		return Config{}, err
 	}
@@ -215,6 +215,58 @@ func readFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("config %q: want a regular file of at most %d bytes", path, maxConfig)
 	}
 	return os.ReadFile(path)
+}
+
+// What the YAML decoder says of a mistake.
+var (
+	mistakeAt  = regexp.MustCompile(`^line (\d+): (.*)$`)
+	noField    = regexp.MustCompile(`^field (\S+) not found in type `)
+	fieldTwice = regexp.MustCompile(`^(?:field|key) (\S+) already set in `)
+	wrongType  = regexp.MustCompile("^cannot unmarshal !!([a-z]+)(?: (`.*`))? into (.*)$")
+	keyOfLine  = regexp.MustCompile(`^[\s-]*"?(\w+)"?\s*:`)
+)
+
+// inWords says such a mistake without the names of our types, and with the key that the line, or one above, begins with.
+func inWords(text []byte, mistake string) string {
+	at := mistakeAt.FindStringSubmatch(mistake)
+	if at == nil {
+		return mistake
+	}
+	where := "line " + at[1] + ": "
+	if m := noField.FindStringSubmatch(at[2]); m != nil {
+		return where + "there is no key " + m[1]
+	}
+	if m := fieldTwice.FindStringSubmatch(at[2]); m != nil {
+		return where + "key " + m[1] + " is given twice"
+	}
+	m := wrongType.FindStringSubmatch(at[2])
+	if m == nil {
+		return mistake
+	}
+	n, _ := strconv.Atoi(at[1]) // digits; a number that is too large is the last line
+	lines := strings.Split(string(text), "\n")
+	for n = min(n, len(lines)); n > 0; n-- {
+		if key := keyOfLine.FindStringSubmatch(lines[n-1]); key != nil {
+			where += key[1] + ": "
+			break
+		}
+	}
+	kinds := map[string]string{"seq": "a list", "map": "keys with values", "str": "text", "int": "a number", "float": "a number", "bool": "true or false"}
+	return where + "want " + wanted(m[3]) + ", got " + strings.TrimSpace(cmp.Or(kinds[m[1]], m[1])+" "+m[2])
+}
+
+// wanted says in words what a field of this type takes.
+func wanted(goType string) string {
+	switch {
+	case strings.HasPrefix(goType, "[]"), goType == "adapters.Declarations":
+		return "a list"
+	case strings.HasPrefix(goType, "int"):
+		return "a whole number"
+	}
+	words := map[string]string{
+		"string": "text", "adapters.Trust": "text", "adapters.Kind": "text", "adapters.ParamKind": "text", "bool": "true or false", "float64": "a number", "time.Duration": "a duration, such as 10m",
+	}
+	return cmp.Or(words[goType], "keys with values")
 }
 
 // validator gathers mistakes, each with the path of its key.
@@ -372,8 +424,8 @@ func within(p, dir string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-func (v *validator) catalog(c *Config, text []byte, limits map[string]toolLimits) {
-	declared, err := adapters.Declared(text)
+func (v *validator) catalog(c *Config, tools adapters.Declarations, limits map[string]toolLimits) {
+	declared, err := tools.Tools()
 	if err != nil {
 		*v.errs = append(*v.errs, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -70,6 +71,9 @@ func TestConfig(t *testing.T) {
 		l.Wall != time.Minute || l.MemoryBytes != 1<<30 || l.Pids != 9 || l.StagingBytes != 2<<20 || l.LogBytes != 64<<10 {
 		t.Errorf("everything: %+v", c)
 	}
+	if c, err = load(t, "min_free_inodes: 0", nil); err != nil || c.MinFreeInodes != 0 {
+		t.Errorf("no minimum of inodes: %d, %v", c.MinFreeInodes, err)
+	}
 	for _, k := range ConfigKeys() { // the table of the documentation, and the file's tags
 		if last := k.Key[strings.LastIndex(k.Key, ".")+1:]; !strings.Contains(everything+tool, last+":") {
 			t.Errorf("key %q is not in this test", k.Key)
@@ -108,6 +112,20 @@ func TestConfigRefuses(t *testing.T) {
 		{name: "twice", text: "grace: 1s\ngrace: 2s", want: []string{"grace"}},
 		{name: "no_yaml", text: "{", want: []string{"config"}},
 		{name: "wrong_type", text: "readable: {a: 1}\nmin_free_inodes: many", want: []string{"line 1", "line 2"}},
+		{
+			name: "words", text: "queue_timeout: [1]\nallow_script: maybe\ntool_limits:\n  run:\n    pids: few\nreadable:\n- {a: 1}\ngrace: 1s\ngrace: 2s\ntools: {a: 1}\nno_such: 1",
+			want: []string{
+				"line 1: queue_timeout: want text, got a list", "line 2: allow_script: want true or false, got text `maybe`", "line 5: pids: want a whole number, got text `few`",
+				"line 7: readable: want text, got keys with values", "line 9: key grace is given twice", "line 10: tools: want a list, got keys with values", "line 11: there is no key no_such",
+			},
+		},
+		{
+			name: "words_of_tools", text: "tools:\n- name: x\n  title: [1]\n  bogus: 1\n  params: [{name: p, kind: {a: 1}, required: perhaps}]\n  limits: {wall: 1d}\n  steps: [{argv: [[x]], makes: [3]}]",
+			want: []string{
+				"line 3: title: want text, got a list", "line 4: there is no key bogus", "line 5: params: want text, got keys with values", "line 5: params: want true or false, got text `perhaps`",
+				"line 6: limits: want a duration, such as 10m, got text `1d`", "line 7: steps: want keys with values, got a list", "line 7: steps: want keys with values, got a number `3`", "tools[0] (x)",
+			},
+		},
 		{name: "limits", text: "limits: some", want: []string{"limits"}},
 		{
 			name: "durations", text: "queue_timeout: 5\nkill_timeout: -1s\ngrace: soon\nbackup_retention: 0s\naudit_retention: 1y",
@@ -142,6 +160,11 @@ func TestConfigRefuses(t *testing.T) {
 			c, err := load(t, tt.text, tt.change)
 			if err == nil {
 				t.Fatalf("accepted: %+v", c)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			slices.Sort(lines)
+			if code := regexp.MustCompile(`!!|sidecar\.|adapters\.|struct|\[\]|unmarshal`).FindString(err.Error()); code != "" || len(slices.Compact(slices.Clone(lines))) != len(lines) {
+				t.Errorf("it says a thing twice, or %q: %q", code, lines)
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(err.Error(), want) {
@@ -185,7 +208,7 @@ func FuzzConfig(f *testing.F) {
 				v.bad("duration", "%v", d)
 			}
 		}
-		if c.MinFreeBytes <= 0 || c.MinFreeInodes <= 0 || c.Catalog == nil || slices.Contains(c.PassEnv, "LD_PRELOAD=x") {
+		if c.MinFreeBytes <= 0 || c.MinFreeInodes < 0 || c.Catalog == nil || slices.Contains(c.PassEnv, "LD_PRELOAD=x") {
 			v.bad("values", "%+v", c)
 		}
 		for name, l := range c.ToolLimits {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/eda-sidecar/eda-sidecar/adapters"
+	"github.com/eda-sidecar/eda-sidecar/sidecar"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/server"
 )
@@ -232,12 +233,11 @@ func golden(t *testing.T, name, got string) {
 // TestNameIsTaken: a declared tool cannot stand for one of the server's own.
 func TestNameIsTaken(t *testing.T) {
 	w := newWorld(t)
-	yaml := strings.Replace(tools, "nobody_has", "job_wait", 1)
-	declared, err := adapters.Declared([]byte(yaml))
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	ok(t, os.WriteFile(file, []byte(strings.Replace(tools, "nobody_has", "job_wait", 1)), 0o600))
+	cfg, err := sidecar.LoadConfig(sidecar.Flags{Workspace: w.dir, Config: file})
 	ok(t, err)
-	catalog, err := adapters.NewCatalog(declared...)
-	ok(t, err)
-	_, err = server.New(server.Options{Registry: w.registry, Runner: w.engine.Runner, Catalog: catalog, Ledger: w.engine.Ledger.Reader})
+	_, err = server.New(server.Options{Registry: w.registry, Runner: w.engine.Runner, Catalog: cfg.Catalog, Ledger: w.engine.Ledger.Reader})
 	if err == nil || !strings.Contains(err.Error(), `"job_wait"`) {
 		t.Errorf("got %v", err)
 	}
