@@ -151,6 +151,8 @@ func (s *Sidecar) recoverJob(o openJob, f *fates) (Recovered, error) {
 	switch {
 	case errors.Is(err, ledger.ErrRefused):
 		return s.quarantine(r, o, err.Error()), nil
+	case errors.Is(err, txn.ErrSync):
+		return r, fmt.Errorf("job %q: %w", o.row.ID, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return s.quarantine(r, o, fmt.Sprintf("undecided, it waits for room on the volume: %v", err)), nil
 	case err != nil:

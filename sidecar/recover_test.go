@@ -569,17 +569,20 @@ func TestSharedQuarantine(t *testing.T) {
 }
 
 // TestFullAtStart leaves undecided what there is no room for, holds its keys also while admission would refuse its
-// targets, and decides at the next start.
+// targets, and decides at the next start. A start that cannot sync ends.
 func TestFullAtStart(t *testing.T) {
 	w := newRecovery(t)
 	w.dies("fs", "Exchange txn.publish.exchange", true)
 	w.cfg.MinFreeBytes = 1 << 50
-	s, err := w.try(seams{fs: durabletest.Wrap(durable.OS(), func(op durabletest.Op, do func() error) error {
-		if op.Site == "txn.undo.exchange" {
-			return unix.ENOSPC
-		}
-		return do()
-	})})
+	full := func(site durable.Site) seams {
+		return seams{fs: durabletest.Wrap(durable.OS(), func(op durabletest.Op, do func() error) error {
+			if op.Site == site {
+				return unix.ENOSPC
+			}
+			return do()
+		})}
+	}
+	s, err := w.try(full("txn.undo.exchange"))
 	ok(t, err)
 	e := &engine{s, w}
 	if r := e.only(); r.Resolution != txn.Quarantined || !strings.Contains(r.Reason, "room") {
@@ -591,6 +594,9 @@ func TestFullAtStart(t *testing.T) {
 		}
 	}
 	e.close()
+	if _, err := w.try(full("txn.undo.sync")); !errors.Is(err, txn.ErrSync) { // no second try tells
+		t.Errorf("a start whose sync failed: %v", err)
+	}
 	w.cfg.MinFreeBytes = 0
 	e = w.open()
 	if r := e.only(); r.Resolution != txn.RolledBackAll || w.targets() != allOld {

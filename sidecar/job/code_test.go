@@ -79,6 +79,7 @@ var verdictOn = map[string]struct {
 	"txn.ErrOutput":                 {txn.ErrOutput, OutputInvalid},
 	"txn.ErrQuota":                  {txn.ErrQuota, OutputLimit},
 	"txn.ErrConflict":               {txn.ErrConflict, OutputConflict},
+	"txn.ErrSync":                   {txn.ErrSync, Internal},
 	"txn.ErrQuarantine":             {txn.ErrQuarantine, PublishFailed},
 }
 

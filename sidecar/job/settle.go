@@ -142,7 +142,11 @@ func (c *call) undo() (err error) {
 			err = c.tx.Discard(c.proofs)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", errFiles, err)
+			err = fmt.Errorf("%w: %w", errFiles, err)
+			if c.final(err) {
+				c.unsure.Store(true)
+			}
+			return err
 		}
 		if c.full.Load() {
 			_ = c.files.EmptyTrash() // the ledger may need the room
@@ -164,16 +168,18 @@ func (c *call) undo() (err error) {
 	return nil
 }
 
+// final reports whether only a restart can finish an undo that ended with err. What a full volume refuses is tried again,
+// but for a sync.
+func (c *call) final(err error) bool {
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	return errors.Is(err, errFiles) && c.stage == publishing && (!full || errors.Is(err, txn.ErrSync))
+}
+
 // undoLater tries an undo that ended with err again until it succeeds, or until only a restart can decide: after Close,
-// with a poisoned ledger, or when a sync may have failed, which is final (a full volume refuses a name, not a sync).
+// with a poisoned ledger, or because of the error.
 func (c *call) undoLater(err error) {
 	for err != nil {
-		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-		if errors.Is(err, errFiles) && c.stage == publishing && !full {
-			c.unsure.Store(true)
-			return
-		}
-		if c.ledger.Poisoned() != nil {
+		if c.final(err) || c.ledger.Poisoned() != nil {
 			return
 		}
 		timer := time.NewTimer(c.undoEvery)

@@ -115,12 +115,17 @@ func TestFirstErrorDecides(t *testing.T) {
 
 // TestFailedSyncIsFinal never tries an undo again whose sync failed: the kernel may have dropped the pages and say yes.
 func TestFailedSyncIsFinal(t *testing.T) {
+	t.Run("broken", func(t *testing.T) { failedSync(t, unix.EIO) })
+	t.Run("full", func(t *testing.T) { failedSync(t, unix.ENOSPC) })
+}
+
+func failedSync(t *testing.T, errno unix.Errno) {
 	v := newVolume()
 	r := newRig(t, parts{fs: v.wrap, o: Options{QueueTimeout: 50 * time.Millisecond}, leaks: true}) // the job keeps its descriptors
 	r.undoEvery = time.Millisecond
 	r.write("a", "old")
 	v.fail("txn.b2.parent", unix.EIO, 0)
-	v.fail("txn.undo.sync", unix.EIO, 0)
+	v.fail("txn.undo.sync", errno, 0)
 	res := r.want(r.sh("echo new > {a}", "a=a"), PublishFailed)
 	v.fail("txn.undo.sync", nil, 0)
 	ended := make(chan struct{})

@@ -29,6 +29,8 @@ var (
 var (
 	// ErrConflict says that somebody else changed a target or its parent since admission. Undo decides what stays.
 	ErrConflict = errors.New("target changed by somebody else")
+	// ErrSync says that a sync failed: what is on the volume is not known until the next start, and no second try tells.
+	ErrSync = errors.New("sync failed")
 	// ErrQuarantine says that an undo met what it does not recognise and touched nothing.
 	ErrQuarantine = errors.New("quarantined")
 )

@@ -290,6 +290,56 @@ func TestQuarantine(t *testing.T) {
 	l.is(before)
 }
 
+// TestTakenName: what has the name of a job's directory in conflicts/, and is none, stays; the next name is used. The
+// control is that name when it is free.
+func TestTakenName(t *testing.T) {
+	for name, take := range map[string]func(p string){
+		"":     func(string) {},
+		"file": func(p string) { put(t, p, "somebody's") },
+		"link": func(p string) { must(t, os.Symlink(t.TempDir(), p)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, durable.OS(), Options{BootID: "same"})
+			l.seed()
+			l.mustRun("b2")
+			edits["replace"](t, l.path("build/a.json"))
+			conflicts := l.path(reserved + "/conflicts/")
+			take(conflicts + "/" + job)
+			d, err := l.tx.Undo()
+			must(t, err)
+			l.drop()
+			l.recover(d.Resolution) // finds what was kept
+			kept := []string{job, job + ".1"}
+			if name == "" {
+				kept = kept[:1]
+			}
+			must(t, l.w.Retire(l.j, FateRolledBack))
+			l.clean(kept...)
+			if d.Resolution != Conflicted || show(t, conflicts)[kept[len(kept)-1]+"/why.json"] == "" || lost(t, l) == "" {
+				t.Errorf("Undo = %+v, conflicts %v", d, show(t, conflicts))
+			}
+		})
+	}
+}
+
+// TestNotDecided: only a directory in conflicts/ is an operator's word.
+func TestNotDecided(t *testing.T) {
+	l := newLab(t, durable.OS(), Options{})
+	l.seed()
+	l.mustRun("b2")
+	l.drop()
+	must(t, os.RemoveAll(l.path(reserved+"/jobs/"+job)))
+	put(t, l.path(reserved+"/conflicts/"+job), "a note")
+	seen, err := l.w.Observe(l.j)
+	must(t, err)
+	if d := Plan(l.j, seen, FateOpen); d.Resolution != Quarantined {
+		t.Errorf("a note in the place of the directory: %+v", d)
+	}
+	must(t, os.Remove(l.path(reserved+"/conflicts/"+job)))
+	must(t, os.Mkdir(l.path(reserved+"/conflicts/"+job), 0o755))
+	l.recover(ByOperator)
+}
+
 // TestTrash: Confined keeps for 24 h, deletion follows no link, copes with depth and with modes, and starts nothing early.
 func TestTrash(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)

@@ -75,7 +75,7 @@ func (t *Txn) SyncStaged(proofs []cgroup.Empty, also func() error) error {
 }
 
 func (t *Txn) sync(site durable.Site, h durable.Handle) func() error {
-	return func() error { return t.w.fs.Sync(site, h) }
+	return func() error { return t.w.sync(site, h) }
 }
 
 // syncMember opens one member of a tree only while it is synced.
@@ -86,7 +86,7 @@ func (t *Txn) syncMember(i int, member string) func() error {
 			return err
 		}
 		defer shut(h)
-		return t.w.fs.Sync("txn.b1.member", h)
+		return t.w.sync("txn.b1.member", h)
 	}
 }
 

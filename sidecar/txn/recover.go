@@ -28,7 +28,8 @@ func (w *Workspace) Observe(j *Journal) (Seen, error) {
 	job, err := w.fs.OpenDir("txn.observe.job", durable.Name{Dir: w.jobs, Name: j.Job})
 	if absent(err) {
 		seen.Job = Gone
-		if _, err = w.fs.Stat("txn.observe.decided", durable.Name{Dir: w.conflicts, Name: j.Job}); err == nil {
+		var st durable.Stat
+		if st, err = w.fs.Stat("txn.observe.decided", durable.Name{Dir: w.conflicts, Name: j.Job}); err == nil && st.Type == durable.Dir {
 			seen.Job = Decided
 		}
 	}
@@ -87,7 +88,7 @@ func (o Output) known() []FileID {
 
 // kept reports whether conflicts/<job>/ holds an object of output i.
 func (w *Workspace) kept(job string, i int) (bool, error) {
-	h, err := w.fs.OpenDir("txn.observe.kept", durable.Name{Dir: w.conflicts, Name: job})
+	h, err := w.openKept("txn.observe.kept", job, false)
 	if err == nil {
 		defer shut(h)
 		_, err = w.fs.Stat("txn.observe.kept", durable.Name{Dir: h, Name: strconv.Itoa(i)})
@@ -96,6 +97,26 @@ func (w *Workspace) kept(job string, i int) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// openKept opens conflicts/<job>, and makes it if asked to. A name that holds something else is taken: the next one is
+// conflicts/<job>.1, and so on.
+func (w *Workspace) openKept(site durable.Site, job string, make bool) (h durable.Handle, err error) {
+	at := durable.Name{Dir: w.conflicts, Name: job}
+	for try := 1; try <= maxTargets; try++ {
+		h, err = w.fs.OpenDir(site, at)
+		if absent(err) && make {
+			if err := w.mkdir(at, 0o700, w.o.ToolUID, w.o.ToolGID); err != nil && !exists(err) {
+				return nil, err
+			}
+			h, err = w.fs.OpenDir(site, at)
+		}
+		if !displaced(err) || absent(err) {
+			return h, err
+		}
+		at.Name = fmt.Sprintf("%s.%d", job, try)
+	}
+	return h, err
 }
 
 // Apply does what Plan decided for an open job, but for ActRetire, and makes durable what it, or an earlier attempt that
@@ -126,7 +147,7 @@ func (w *Workspace) Apply(j *Journal, d Decision) error {
 	}
 	var ops []func() error
 	for _, p := range sortedKeys(u.dirs) {
-		ops = append(ops, func() error { return w.fs.Sync("txn.undo.sync", u.dirs[p]) })
+		ops = append(ops, func() error { return w.sync("txn.undo.sync", u.dirs[p]) })
 	}
 	return op("undo", j.Job, w.fs.Barrier("txn.undo", ops...))
 }
@@ -240,11 +261,7 @@ func (u *undoing) apply(a Action) error {
 
 // keep moves an object that holds somebody else's bytes to conflicts/<job>/<i>, beside a why.json, durably.
 func (w *Workspace) keep(j *Journal, a Action, from durable.Name) error {
-	at := durable.Name{Dir: w.conflicts, Name: j.Job}
-	if err := w.mkdir(at, 0o700, w.o.ToolUID, w.o.ToolGID); err != nil && !exists(err) {
-		return err
-	}
-	dir, err := w.fs.OpenDir("txn.keep.open", at)
+	dir, err := w.openKept("txn.keep.open", j.Job, true)
 	if err != nil {
 		return err
 	}
@@ -277,7 +294,7 @@ func (w *Workspace) moveTo(site durable.Site, from durable.Name, dir durable.Han
 }
 
 func (w *Workspace) syncDirs(site durable.Site, a, b durable.Handle) error {
-	return w.fs.Barrier(site, func() error { return w.fs.Sync(site, a) }, func() error { return w.fs.Sync(site, b) })
+	return w.fs.Barrier(site, func() error { return w.sync(site, a) }, func() error { return w.sync(site, b) })
 }
 
 // Retire ends a job whose row is final: every backup is compared with the journal once more, what changed goes to

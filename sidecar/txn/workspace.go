@@ -124,7 +124,7 @@ func (w *Workspace) ensureDir(at durable.Name, mode uint32) (durable.Handle, err
 	if err := w.mkdir(at, mode, -1, -1); err != nil && !exists(err) { // two processes may open a new workspace at once
 		return nil, err
 	}
-	if err := w.fs.Sync("txn.open.sync", at.Dir); err != nil {
+	if err := w.sync("txn.open.sync", at.Dir); err != nil {
 		return nil, err
 	}
 	return w.fs.OpenDir("txn.open.dir", at)
@@ -161,6 +161,14 @@ func (w *Workspace) chown(at durable.Name, uid, gid int) error {
 // openPath opens the directory at a path beneath from. An empty path opens from itself.
 func (w *Workspace) openPath(site durable.Site, from durable.Handle, p path) (durable.Handle, error) {
 	return w.fs.OpenDir(site, durable.Name{Dir: from, Name: cmp.Or(p.String(), ".")})
+}
+
+// sync makes an object durable. That it failed is final, also for want of room: the kernel may have dropped the pages.
+func (w *Workspace) sync(site durable.Site, h durable.Handle) error {
+	if err := w.fs.Sync(site, h); err != nil {
+		return fmt.Errorf("%w: %w", ErrSync, err)
+	}
+	return nil
 }
 
 // shut closes a handle that nothing was written through, or whose content is synced by a barrier: its error says nothing.
