@@ -109,10 +109,13 @@ func printHuman(w, errs io.Writer, r job.Result) error {
 // evidence says in words what is true after the call.
 func evidence(r job.Result) string {
 	var parts []string
-	if r.WorkerTerminated {
-		parts = append(parts, "process tree proven dead")
-	} else {
+	switch {
+	case !r.WorkerTerminated:
 		parts = append(parts, "NOT proven dead")
+	case !r.Started:
+		parts = append(parts, "no tool was started")
+	default:
+		parts = append(parts, "process tree proven dead")
 	}
 	if r.DescendantsKilled > 0 {
 		parts = append(parts, fmt.Sprintf("%d descendants killed", r.DescendantsKilled))

@@ -264,7 +264,7 @@ func TestUnusableProgram(t *testing.T) {
 		tool, args, err := adapters.Command([]string{name}, nil, false)
 		ok(t, err)
 		res := r.run(Request{Tool: tool, Args: args, Principal: me, Script: true})
-		if res.Code != ToolNotInstalled || !strings.Contains(res.Message, want) || strings.Contains(res.Message, "PATH") != (want == "not in PATH") {
+		if res.Code != ToolNotInstalled || res.Started || !strings.Contains(res.Message, want) || strings.Contains(res.Message, "PATH") != (want == "not in PATH") {
 			t.Errorf("%s: %s %q, want %q", name, res.Code, res.Message, want)
 		}
 	}

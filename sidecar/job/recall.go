@@ -48,7 +48,9 @@ func (r *Result) replay(e audit.Event) {
 		r.Hint = r.Code.Hint()
 	}
 	switch e.Kind {
-	case audit.Allow, audit.Start:
+	case audit.Allow:
+	case audit.Start:
+		r.Started = true
 	case audit.Commit:
 		r.Code, r.Phase, r.WorkerTerminated, r.Verdict = OK, txn.Committed, true, adapters.Verdict(text("verdict"))
 		r.SessionVersion = number(e.Data["new_gen"])

@@ -25,6 +25,7 @@ type Result struct {
 	SessionVersion    int64                 `json:"session_version,omitempty"`  // the session's generation after the call
 	Phase             txn.Phase             `json:"phase,omitempty"`            // the journal's; empty for a read
 	RolledBack        bool                  `json:"rolled_back"`                // nothing has changed. False beside an error code: the undo is not finished, or not proven durable
+	Started           bool                  `json:"started"`                    // a process of the tool was started
 	WorkerTerminated  bool                  `json:"worker_terminated"`          // every group that was started is proven empty
 	DescendantsKilled int                   `json:"descendants_killed"`         // processes that outlived their step's leader
 	Duration          int64                 `json:"duration_ms"`                // from the call to the answer

@@ -196,7 +196,7 @@ func (c *call) progress() func([]byte) {
 
 // started says that a process of the job is there, and starts its clock with the first one.
 func (c *call) started(i int, p Process, command cgroup.Command) {
-	c.running = true
+	c.running, c.res.Started = true, true
 	c.tx.Started(p.PID())
 	if i > 0 {
 		return
