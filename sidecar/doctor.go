@@ -23,7 +23,7 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 	switch {
 	case err == nil:
 	case errors.As(err, &failed) && failed.Code == job.Busy:
-		add("owner", cgroup.Warn, err.Error(), "volume, ledger and programs are not looked at beside a living engine")
+		add("owner", cgroup.Warn, err.Error()+"; volume, ledger and programs are not looked at", "wait for that process to end, or end it, and run doctor again")
 		return checks
 	case errors.As(err, &failed) && failed.Code == job.ContainmentUnavailable:
 		add("workspace", cgroup.OK, cfg.Workspace, "")

@@ -180,7 +180,7 @@ func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) er
 	}
 	reason := "the engine ended before the job did"
 	if d.Resolution == txn.ByOperator {
-		reason = "an operator decided the quarantine: the targets are as he left them"
+		reason = "an operator decided the quarantine: nothing was undone, the targets are as he left them"
 	}
 	if proof == "confined" {
 		reason += "; death of its processes was not proven, they cannot reach a target"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -522,6 +523,9 @@ func TestRestored(t *testing.T) {
 	e = w.open()
 	if r := e.only(); r.Resolution != txn.ByOperator || e.phase(id) != txn.RolledBack || w.targets() != allNew {
 		t.Errorf("recovered %+v, phase %s, targets %q", r, e.phase(id), w.targets())
+	}
+	if why := e.data(id, audit.Rollback)["reason"]; !strings.Contains(fmt.Sprint(why), "nothing was undone") {
+		t.Errorf("the rollback says %q", why)
 	}
 	e.want(job.OK, "echo last > {a}; echo last > {b}; echo last > {c}", killedOuts()...)
 	e.close()

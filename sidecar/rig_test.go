@@ -262,8 +262,14 @@ func (e *engine) kinds(id string) string {
 // recovered is the data of a job's recovered event.
 func (e *engine) recovered(id string) map[string]any {
 	e.w.t.Helper()
+	return e.data(id, audit.Recovered)
+}
+
+// data is that of a job's event of a kind, the last one.
+func (e *engine) data(id string, kind audit.Kind) map[string]any {
+	e.w.t.Helper()
 	var data map[string]any
-	ok(e.w.t, e.Ledger.Events(context.Background(), ledger.Query{Job: id, Kind: audit.Recovered}, func(r ledger.Record) error {
+	ok(e.w.t, e.Ledger.Events(context.Background(), ledger.Query{Job: id, Kind: kind}, func(r ledger.Record) error {
 		entry, err := audit.Decode(r.Body)
 		data = entry.Data
 		return err

@@ -50,7 +50,7 @@ func newAudit() *cobra.Command {
 		if kind != "" && !slices.Contains(audit.Kinds(), q.Kind) {
 			return fmt.Errorf("--kind %q: want one of %v", kind, audit.Kinds())
 		}
-		r, err := openTrail(c, flags)
+		r, err := openTrail(c, flags, follow)
 		if r == nil || err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		r, err := openTrail(c, flags)
+		r, err := openTrail(c, flags, false)
 		if r == nil || err != nil {
 			return err
 		}
@@ -100,22 +100,33 @@ func newAuditVerify(flags *sidecar.Flags) *cobra.Command {
 	return c
 }
 
-// openTrail opens the ledger for reading, or says that there is nothing to read and returns nil.
-func openTrail(c *cobra.Command, flags *sidecar.Flags) (*ledger.Reader, error) {
+// openTrail opens the ledger for reading. If there is nothing to read it says so, and waits for it, or returns nil.
+func openTrail(c *cobra.Command, flags *sidecar.Flags, wait bool) (*ledger.Reader, error) {
 	cfg, err := load(flags)
 	if err != nil {
 		return nil, err
 	}
-	r, err := ledger.OpenReader(cfg.StateDir)
-	lock, statErr := os.Stat(filepath.Join(cfg.Workspace, ".eda-sidecar", "owner.lock"))
-	if errors.Is(err, ledger.ErrEmpty) && statErr == nil && lock.Size() > 0 {
-		return nil, trailError("open the audit trail", fmt.Errorf("%q: the workspace was used, and its ledger is not there", cfg.StateDir))
+	for said := false; ; said = true {
+		lock, statErr := os.Stat(filepath.Join(cfg.Workspace, ".eda-sidecar", "owner.lock")) // first: it is written after the ledger
+		r, err := ledger.OpenReader(cfg.StateDir)
+		if !errors.Is(err, ledger.ErrEmpty) {
+			return r, trailError("open the audit trail", err)
+		}
+		if statErr == nil && lock.Size() > 0 {
+			return nil, trailError("open the audit trail", fmt.Errorf("%q: the workspace was used, and its ledger is not there", cfg.StateDir))
+		}
+		if !said {
+			c.PrintErrln("eda-sidecar: nothing is recorded yet")
+		}
+		if !wait {
+			return nil, nil
+		}
+		select {
+		case <-c.Context().Done():
+			return nil, nil
+		case <-time.After(250 * time.Millisecond): // as Follow
+		}
 	}
-	if errors.Is(err, ledger.ErrEmpty) {
-		c.PrintErrln("eda-sidecar: nothing is recorded yet")
-		return nil, nil
-	}
-	return r, trailError("open the audit trail", err)
 }
 
 func trailError(op string, err error) error {

@@ -4,7 +4,7 @@
 //
 //   - A result is printed once, on stdout if the call succeeded and always with --json; all else goes to stderr.
 //   - The exit status is a function of the result's code (TestExitCodes).
-//   - SIGINT, SIGTERM and SIGHUP cancel the call: it is killed, proven dead and rolled back first (signals.txtar).
+//   - SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the call: it is killed, proven dead and rolled back first (signals.txtar).
 //
 // # Not guaranteed
 //

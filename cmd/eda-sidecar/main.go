@@ -17,7 +17,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "eda-sidecar: cannot start:", err)
 		os.Exit(exitInternal)
 	}
-	signals := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored) // nohup(1)
+	signals := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, signal.Ignored) // nohup(1)
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	command, err := newRoot().ExecuteContextC(ctx)
 	stop()

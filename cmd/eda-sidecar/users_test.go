@@ -65,11 +65,20 @@ func TestReaders(t *testing.T) {
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	follow := func() (r *running, printed *lockedBuffer) {
+		printed = &lockedBuffer{}
+		r = w.command(nil, "audit", "--follow", "--json", "--kind", "commit")
+		r.cmd.Stdout = printed
+		return r.start(), printed
+	}
+	early, all := follow() // of a workspace that was never used
 	w.want(w.sh("echo first >{x}", "x=build/a.v"), exitOK, job.OK)
-	r := w.command(nil, "audit", "--follow", "--json", "--kind", "commit")
-	var printed lockedBuffer
-	r.cmd.Stdout = &printed
-	r.start()
+	w.until("the first event", func() bool { return all.lines() == 1 })
+	early.signal(syscall.SIGINT)
+	if a := early.wait(); a.exit != exitOK {
+		t.Errorf("audit --follow of nothing: %v", a)
+	}
+	r, printed := follow()
 	w.until("the past", func() bool { return printed.lines() == 1 })
 	var ids []string
 	for i := range 3 {

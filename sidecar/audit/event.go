@@ -12,7 +12,7 @@ const (
 	Start               Kind = "start"                // the first process was started; data: pid, group, digest of argv, programs and versions
 	Finish              Kind = "finish"               // a read ended; data: verdict
 	Commit              Kind = "commit"               // outputs and session state are published: the commit point; data: outputs with digests, generations, digest of the state
-	Rollback            Kind = "rollback"             // nothing has changed, or everything was undone; data: code, reason
+	Rollback            Kind = "rollback"             // nothing has changed, or everything was undone; or, as the reason says then, an operator has decided, and the targets are as he left them; data: code, reason
 	Timeout             Kind = "timeout"              // the tool's time was over
 	Cancel              Kind = "cancel"               // the caller cancelled or went away
 	Error               Kind = "error"                // the tool failed, lied or met a limit; data: code, reason

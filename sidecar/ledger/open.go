@@ -142,6 +142,9 @@ func (r *Reader) look(ctx context.Context, o Options) (opening Opening, err erro
 func open(ctx context.Context, o Options) (*Ledger, error) {
 	o = o.withDefaults()
 	path := filepath.Join(o.Dir, fileName)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && o.JobsExist {
+		return nil, ErrFresh // before one is made
+	}
 	if err := createFile(o.Dir, path); err != nil {
 		return nil, err
 	}
