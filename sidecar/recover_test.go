@@ -227,6 +227,24 @@ func TestOwned(t *testing.T) {
 	w.again()
 }
 
+// TestOneState: a copied workspace has the identity of the first, and its state directory, if that lies outside of both: one
+// engine at a time has it.
+func TestOneState(t *testing.T) {
+	a, b := newRecovery(t), newRecovery(t)
+	a.cfg.StateDir = filepath.Join(t.TempDir(), "state")
+	b.cfg.StateDir = a.cfg.StateDir
+	e := a.open()
+	ok(t, os.CopyFS(filepath.Join(b.dir, ".eda-sidecar"), os.DirFS(filepath.Join(a.dir, ".eda-sidecar"))))
+	_, err := b.try(seams{})
+	var failed *job.Error
+	if !errors.As(err, &failed) || failed.Code != job.Busy {
+		t.Errorf("the copy beside the first: %v", err)
+	}
+	e.want(job.OK, "echo new > {a}", "a=a")
+	e.close()
+	b.open().close() // the control: alone it may
+}
+
 // TestDryRunOfNothing finds nothing in a workspace that was never used, and makes nothing.
 func TestDryRunOfNothing(t *testing.T) {
 	w := newWorld(t)

@@ -68,9 +68,9 @@ func TestDamagedLedger(t *testing.T) {
 				b[len(b)/size/2*size] ^= 0xff
 				return b
 			})
-		}, exitInternal, "damaged"},
-		"truncated": {func(w *world) { w.patch(func(b []byte) []byte { return b[:len(b)/2] }) }, exitInternal, "damaged"},
-		"garbage":   {func(w *world) { w.patch(func(b []byte) []byte { return bytes.Repeat([]byte("garbage "), len(b)/8) }) }, exitInternal, "damaged"},
+		}, exitInternal, "the ledger is damaged"},
+		"truncated": {func(w *world) { w.patch(func(b []byte) []byte { return b[:len(b)/2] }) }, exitInternal, "the ledger is damaged"},
+		"garbage":   {func(w *world) { w.patch(func(b []byte) []byte { return bytes.Repeat([]byte("garbage "), len(b)/8) }) }, exitInternal, "the ledger is damaged"},
 		"newer": {func(w *world) {
 			w.patch(func(b []byte) []byte {
 				binary.BigEndian.PutUint32(b[60:], 99) // user_version
@@ -80,7 +80,7 @@ func TestDamagedLedger(t *testing.T) {
 		"other_database": {func(w *world) {
 			ok(w.t, os.Remove(w.ledger()))
 			w.sql("CREATE TABLE t (x)")
-		}, exitInternal, "damaged"},
+		}, exitInternal, "the ledger is damaged"},
 		"removed": {func(w *world) { ok(w.t, os.RemoveAll(w.path(".eda-sidecar/state"))) }, exitInternal, "missing"},
 		"of_another_workspace": {func(w *world) {
 			other := settled(w.t)

@@ -69,6 +69,12 @@ func TestKilledRead(t *testing.T) {
 		if len(w.marked()) == 0 {
 			t.Fatal("nothing survived: there is nothing to show")
 		}
+		// A start that comes no further than the ledger does not forget where to look.
+		elsewhere := filepath.Join(t.TempDir(), "config.yaml")
+		ok(t, os.WriteFile(elsewhere, []byte("cgroup_parent: /tmp\n"), 0o644))
+		if a := w.do("recover", "--config", elsewhere); a.exit != exitNoSupport {
+			t.Errorf("a start without groups: %v", a)
+		}
 		found := w.recovered()
 		if len(found) != 1 || found[0].Resolution != txn.Discarded || len(w.marked()) != 0 {
 			t.Errorf("another scope %t: recovered %+v, alive %v", scoped, found, w.marked())

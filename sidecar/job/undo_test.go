@@ -128,6 +128,7 @@ func failedSync(t *testing.T, errno unix.Errno) {
 	v.fail("txn.undo.sync", errno, 0)
 	res := r.want(r.sh("echo new > {a}", "a=a"), PublishFailed)
 	v.fail("txn.undo.sync", nil, 0)
+	v.fail("txn.b2.parent", nil, 0)
 	ended := make(chan struct{})
 	go func() { r.behind.Wait(); close(ended) }()
 	select {
@@ -141,8 +142,12 @@ func failedSync(t *testing.T, errno unix.Errno) {
 	if len(r.table.Holders(lock.Key{})) != 1 {
 		t.Error("its keys are free")
 	}
-	r.want(r.sh("echo new > {b}", "b=b"), PublishFailed) // every mutator, until a restart
-	r.want(r.sh("true"), OK)                             // a read
+	row, err := r.OpenSession(t.Context(), me, "other")
+	ok(t, err)
+	other := r.sh("echo new > {b}", "b=b")
+	other.Session = row.ID
+	r.want(other, PublishFailed) // every mutator, until a restart
+	r.want(r.sh("true"), OK)     // a read
 }
 
 // TestCloseEndsUndo tries no undo after Close: the workspace may have another owner then.

@@ -41,6 +41,15 @@ func TestCommit(t *testing.T) {
 	if len(res.Diagnostics) != 1 || !strings.Contains(res.Diagnostics[0].Message, "2 names") {
 		t.Errorf("the second name of a target is not mentioned: %+v", res.Diagnostics)
 	}
+	entries, err := os.ReadDir(filepath.Join(r.dir, ".eda-sidecar", "jobs", res.Job))
+	ok(t, err)
+	var left []string
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if want := []string{"log", "o0", "recovery.json"}; !slices.Equal(left, want) { // o1 was a new name: nothing was displaced
+		t.Errorf("its directory holds %q, want %q", left, want)
+	}
 }
 
 // TestState passes a session's vars from job to job, and no further than the tool declares.
