@@ -49,6 +49,10 @@ backup_retention: 1h
 audit_retention: 48h
 min_free_bytes: 1GiB
 min_free_inodes: 7
+listen: 127.0.0.1:7000
+metrics_listen: 0.0.0.0:7001
+auth: local
+drain_timeout: 3s
 tool_limits:
   yosys_synth: {wall: 1m, memory: 1GiB, pids: 9, staging: 2MiB, log: 64KiB}
 `
@@ -68,6 +72,7 @@ func TestConfig(t *testing.T) {
 		!slices.Equal(c.Readable, []string{"/opt/pdk"}) || !c.AllowScript || !slices.Equal(c.PassEnv, []string{"LM_LICENSE_FILE=27000@host"}) ||
 		c.QueueTimeout != 5*time.Second || c.KillTimeout != 20*time.Second || c.Grace != 500*time.Millisecond || c.BackupRetention != time.Hour ||
 		c.AuditRetention != 48*time.Hour || c.MinFreeBytes != 1<<30 || c.MinFreeInodes != 7 ||
+		c.Listen != "127.0.0.1:7000" || c.MetricsListen != "0.0.0.0:7001" || c.Auth != "local" || c.DrainTimeout != 3*time.Second ||
 		l.Wall != time.Minute || l.MemoryBytes != 1<<30 || l.Pids != 9 || l.StagingBytes != 2<<20 || l.LogBytes != 64<<10 {
 		t.Errorf("everything: %+v", c)
 	}
@@ -126,6 +131,7 @@ func TestConfigRefuses(t *testing.T) {
 				"line 6: limits: want a duration, such as 10m, got text `1d`", "line 7: steps: want keys with values, got a list", "line 7: steps: want keys with values, got a number `3`", "tools[0] (x)",
 			},
 		},
+		{name: "server", text: "listen: 0.0.0.0:8080\nmetrics_listen: nowhere\nauth: none\ndrain_timeout: 0s", want: []string{"listen", "metrics_listen", "auth", "drain_timeout"}},
 		{name: "limits", text: "limits: some", want: []string{"limits"}},
 		{
 			name: "durations", text: "queue_timeout: 5\nkill_timeout: -1s\ngrace: soon\nbackup_retention: 0s\naudit_retention: 1y",
