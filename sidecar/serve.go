@@ -69,7 +69,7 @@ func Serve(ctx context.Context, cfg Config, o ServeOptions) error {
 		}
 		end := s.background(side, s.probes())
 		defer end()
-		o.Log.Info("metrics and probes", "address", side.Addr().String())
+		o.Log.Info("metrics and probes on http://" + address(side))
 	}
 	engine, err := open(ctx, cfg, seams{fs: durable.OS(), sinks: []func(audit.Event){s.metrics.Event}, metrics: s.metrics, serving: address(main)})
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *service) run(ctx context.Context, engine *Sidecar, main net.Listener) e
 		return errors.Join(err, s.stop(o, 0))
 	}
 	defer s.background(main, o.server.Handler())()
-	s.o.Log.Info("serving", "address", address(main))
+	s.o.Log.Info("serving on http://" + address(main) + "/mcp")
 	<-ctx.Done()
 	s.o.Log.Info("draining", "error", context.Cause(ctx).Error())
 	s.drain(o)
@@ -200,7 +200,11 @@ func (s *service) stop(o *opened, patience time.Duration) error {
 
 // notify logs what the server has to say.
 func (s *service) notify(n server.Notice) {
-	s.o.Log.Warn(n.Message, "address", n.Address, "error", n.Detail)
+	message := n.Message
+	if n.Address != "" {
+		message += ", from " + n.Address
+	}
+	s.o.Log.Warn(message, "error", n.Detail)
 }
 
 // Embedded is an engine with a server for one client in this process.

@@ -39,7 +39,7 @@ func (s *service) authenticator() (server.Authenticator, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256([]byte(token))
-	s.o.Log.Info("clients need the token", "path", filepath.Join(s.cfg.StateDir, tokenFile))
+	s.o.Log.Info("clients need the token in " + filepath.Join(s.cfg.StateDir, tokenFile))
 	return server.Tokens([]server.Token{{Name: "local", SHA256: hex.EncodeToString(sum[:]), Capabilities: capabilities(s.cfg)}})
 }
 

@@ -56,7 +56,7 @@ func (l *lines) read(r io.Reader) {
 	for s := bufio.NewScanner(r); s.Scan(); {
 		var m map[string]any
 		if json.Unmarshal(s.Bytes(), &m) != nil {
-			m = map[string]any{"msg": s.Text(), "level": "NOT JSON"}
+			m = map[string]any{"not JSON": s.Text()}
 		}
 		l.mu.Lock()
 		l.all = append(l.all, m)
@@ -65,14 +65,28 @@ func (l *lines) read(r io.Reader) {
 	}
 }
 
-// address returns what the line with this message says of an address, or the empty string.
-func (l *lines) address(msg string) string {
+// address returns the host and port of the line that begins so, or the empty string.
+func (l *lines) address(begins string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.all {
-		if m["msg"] == msg {
-			text, _ := m["address"].(string)
-			return text
+		text, _ := m["msg"].(string)
+		if url, ok := strings.CutPrefix(text, begins+" on http://"); ok {
+			return strings.TrimSuffix(url, "/mcp")
+		}
+	}
+	return ""
+}
+
+// wrong names a key that no line may have, or the empty string.
+func (l *lines) wrong() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.all {
+		for key := range m {
+			if !slices.Contains(strings.Fields("time level msg job_id session_id tool phase code trace_id duration_ms error"), key) {
+				return key
+			}
 		}
 	}
 	return ""
@@ -288,8 +302,8 @@ func TestServe(t *testing.T) {
 			t.Errorf("token %s: %v", name, err)
 		}
 	}
-	if log := s.log.String(); strings.Contains(log, s.token) || strings.Contains(log, "NOT JSON") {
-		t.Errorf("the log: %s", log)
+	if log := s.log.String(); strings.Contains(log, s.token) || s.log.wrong() != "" {
+		t.Errorf("the log (%s): %s", s.log.wrong(), log)
 	}
 	if a := w.do("drain", "--wait"); a.exit != 0 || a.out != "draining: 0 jobs running, 0 queued, 0 not proven dead\n" {
 		t.Errorf("drain: %v", a)
@@ -408,4 +422,44 @@ func TestServeRefusals(t *testing.T) {
 		t.Errorf("a token that others can read: %v", a)
 	}
 	s.stop()
+}
+
+// TestServeStdio serves one client on standard input and output. What a tool or the program prints elsewhere never gets
+// there, and the end of input ends everything.
+func TestServeStdio(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serving("grace: 20ms")
+	r := w.command(nil, "serve", "--stdio")
+	in, err := r.cmd.StdinPipe()
+	ok(t, err)
+	r.cmd.Stdout = nil
+	out, err := r.cmd.StdoutPipe()
+	ok(t, err)
+	r.start()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+	defer cancel()
+	c, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, &mcp.IOTransport{Reader: out, Writer: in}, nil)
+	ok(t, err)
+	a, err := ask(ctx, c, "session_open", map[string]any{"name": "one"})
+	ok(t, err)
+	session := a.Session
+	a, err = ask(ctx, c, "sh_run", w.script(session, "echo new > $1; echo tool >&1; echo tool >&2; read line; echo got $line", "build/a.v"))
+	ok(t, err)
+	if a.Code != job.OK || !strings.Contains(a.Log.Head, "got\n") {
+		t.Errorf("got %+v", a.Result)
+	}
+	a, err = ask(ctx, c, "sh_run", with(w.script(session, "setsid sleep 1000 & trap '' TERM; echo never > $1; while :; do sleep 1; done", "build/a.v"), "detach", true))
+	ok(t, err)
+	if !a.Running || a.Job == "" {
+		t.Errorf("got %+v", a)
+	}
+	w.until("the tool runs", func() bool { return len(w.marked()) > 1 })
+	ok(t, in.Close())
+	if end := r.wait(); end.exit != 0 {
+		t.Errorf("exit %d: %s", end.exit, end.err)
+	}
+	w.is("build/a.v", "new\n")
+	w.ordered(a.Job, "allow", "start", "cancel", "worker_terminated", "rollback")
+	w.sound()
 }
