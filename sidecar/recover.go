@@ -23,6 +23,7 @@ import (
 const (
 	adoptTimeout = 10 * time.Second // for all groups together
 	minLandlock  = 3                // a process born below it is not confined
+	rowsAtOnce   = 500              // closed together: their transactions share syncs
 )
 
 // Recovered is what became of one job of an earlier process.
@@ -51,16 +52,25 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 	if err != nil {
 		return err
 	}
-	for _, row := range open {
-		o, err := look(row, s.files, found, row.FirstSeq < restored, s.Ledger.Opening().Disagree)
-		if err != nil {
-			return err
+	for some := range slices.Chunk(open, rowsAtOnce) {
+		var all []recovering
+		for _, row := range some {
+			o, err := look(row, s.files, found, row.FirstSeq < restored, s.Ledger.Opening().Disagree)
+			if err != nil {
+				return err
+			}
+			all = append(all, s.recoverJob(o, found))
 		}
-		r, err := s.recoverJob(o, found)
-		if err != nil {
-			return err
+		for i := range all {
+			all[i].put()
 		}
-		s.Recovered = append(s.Recovered, r)
+		for _, one := range all {
+			r, err := s.recovered(one)
+			if err != nil {
+				return err
+			}
+			s.Recovered = append(s.Recovered, r)
+		}
 	}
 	if err := s.reads(ctx, found); err != nil {
 		return err
@@ -140,14 +150,41 @@ func (o openJob) decide() (r Recovered, d txn.Decision) {
 	return r, d
 }
 
-// recoverJob brings one open job to its decided end, and closes its row. What it may not decide it leaves as it is, with
-// its keys held.
-func (s *Sidecar) recoverJob(o openJob, f *fates) (Recovered, error) {
+// recovering is one open job on its way: its files are at their decided end, its row is not closed yet.
+type recovering struct {
+	Recovered
+	openJob
+	row    func() (*ledger.Ticket, error) // closes it; nil: there is a reason not to
+	ticket *ledger.Ticket
+	err    error // the first one
+}
+
+// put queues the close of the row.
+func (r *recovering) put() {
+	if r.row != nil && r.err == nil {
+		r.ticket, r.err = r.row()
+	}
+}
+
+// recoverJob brings the files of one open job to their decided end. What may not be decided is left as it is.
+func (s *Sidecar) recoverJob(o openJob, f *fates) recovering {
 	r, d := o.decide()
+	one := recovering{Recovered: r, openJob: o}
+	if r.Reason == "" {
+		one.row, one.err = s.carryOut(o, d, f, r.Proof)
+	}
+	return one
+}
+
+// recovered waits for the row of a job and says what became of it. One with a reason keeps its keys.
+func (s *Sidecar) recovered(one recovering) (Recovered, error) {
+	r, o, err := one.Recovered, one.openJob, one.err
 	if r.Reason != "" {
 		return s.quarantine(r, o, r.Reason), nil
 	}
-	err := s.carryOut(o, d, f, r.Proof)
+	if err == nil {
+		err = durably(one.ticket, nil)
+	}
 	switch {
 	case errors.Is(err, ledger.ErrRefused):
 		return s.quarantine(r, o, err.Error()), nil
@@ -161,21 +198,22 @@ func (s *Sidecar) recoverJob(o openJob, f *fates) (Recovered, error) {
 	return r, nil
 }
 
-func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) error {
+// carryOut does what was decided about the files, and returns what closes the row.
+func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) (closeRow func() (*ledger.Ticket, error), err error) {
 	row, j := o.row, o.journal
 	if err := s.files.Apply(j, d); err != nil {
-		return err
+		return nil, err
 	}
 	event := func(k audit.Kind, data map[string]any) audit.Event {
 		return audit.Event{Kind: k, Job: row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, RequestID: j.RequestID, Data: data}
 	}
 	recovered := event(audit.Recovered, map[string]any{"resolution": string(d.Resolution), "proof": proof, "phase": string(row.Phase)})
 	if row.Phase == txn.Committed {
-		return durably(s.Ledger.Settled(row.ID, recovered))
+		return func() (*ledger.Ticket, error) { return s.Ledger.Settled(row.ID, recovered) }, nil
 	}
 	if row.Phase == txn.WorkerRunning && d.Resolution != txn.ByOperator {
 		if err := s.files.Trash(j, f.empty, f.confined); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	reason := "the engine ended before the job did"
@@ -185,7 +223,8 @@ func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) er
 	if proof == "confined" {
 		reason += "; death of its processes was not proven, they cannot reach a target"
 	}
-	return durably(s.Ledger.RolledBack(row.ID, recovered, event(audit.Rollback, map[string]any{"code": string(job.Internal), "reason": reason})))
+	rollback := event(audit.Rollback, map[string]any{"code": string(job.Internal), "reason": reason})
+	return func() (*ledger.Ticket, error) { return s.Ledger.RolledBack(row.ID, recovered, rollback) }, nil
 }
 
 func durably(t *ledger.Ticket, err error) error {

@@ -364,7 +364,7 @@ func TestThousandJobs(t *testing.T) {
 // looks in which phases their jobs were found.
 func TestServerKilledInEveryPhase(t *testing.T) {
 	var mu sync.Mutex
-	phases := map[txn.Phase]int{}
+	phases := make(map[txn.Phase]int)
 	t.Run("sweep", func(t *testing.T) {
 		for _, c := range []struct {
 			call         string
