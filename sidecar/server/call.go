@@ -132,7 +132,7 @@ func (c *call) start() answer {
 		return ended(h.Result()) // a caller that is gone hears nothing before the job's end either
 	}
 	keep(c.ctx, h)
-	return c.pending(h)
+	return told(h)
 }
 
 func (c *call) wait() time.Duration { return time.Duration(c.args.Int("wait_seconds")) * time.Second }
@@ -162,35 +162,35 @@ func (c *call) await(h *job.Handle, d time.Duration) (done bool) {
 	}
 }
 
-// find is the caller's job that an argument names. An unknown one and somebody else's look the same.
-func (c *call) find() (*job.Handle, error) {
-	if h := c.o.Registry.Find(c.who.Name, c.args.Text("job_id")); h != nil {
-		return h, nil
+// find is the caller's job that an argument names, or nil: an unknown one and somebody else's look the same.
+func (c *call) find() *job.Handle { return c.o.Registry.Find(c.who.Name, c.args.Text("job_id")) }
+
+// recall answers for a job that the registry does not know: from its events, if it was the caller's.
+func (c *call) recall() answer {
+	r, err := c.o.Registry.Recall(c.ctx, c.who.Name, c.args.Text("job_id"))
+	if err != nil {
+		return c.failed(err)
 	}
-	return nil, &adapters.ArgumentError{Arg: "job_id", Rule: "you have no job of this id, or it ended too long ago: see audit/events"}
+	return ended(r)
 }
 
 func (c *call) jobWait() answer {
-	h, err := c.find()
-	if err != nil {
-		return c.failed(err)
+	h := c.find()
+	if h == nil {
+		return c.recall()
 	}
-	if c.await(h, c.wait()) {
-		return ended(h.Result())
-	}
-	return c.pending(h)
+	c.await(h, c.wait())
+	return told(h)
 }
 
 func (c *call) jobCancel() answer {
-	h, err := c.find()
-	if err != nil {
-		return c.failed(err)
+	h := c.find()
+	if h == nil {
+		return c.recall()
 	}
 	h.Cancel()
-	if c.await(h, cancelTimeout) {
-		return ended(h.Result())
-	}
-	return c.pending(h)
+	c.await(h, cancelTimeout)
+	return told(h)
 }
 
 // jobsData is the data of job_list.
@@ -348,9 +348,9 @@ type artifactData struct {
 }
 
 func (c *call) artifactRead() answer {
-	h, err := c.find()
-	if err != nil {
-		return c.failed(err)
+	h := c.find()
+	if h == nil {
+		return c.wrong("job_id", "you have no job of this id whose files are known; files are in the workspace")
 	}
 	d := artifactData{Name: c.args.Text("name"), Offset: c.args.Int("offset"), Encoding: c.args.Text("encoding")}
 	p, err := h.Output(d.Name, d.Offset, c.args.Int("limit"))

@@ -197,6 +197,26 @@ func TestLongCall(t *testing.T) {
 	}
 }
 
+// TestForgottenJob: the outcome of a job that the registry has forgotten is still told, to its owner.
+func TestForgottenJob(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Registry = job.NewRegistry(o.Runner, job.RegistryOptions{MaxFinished: 1}) })
+	c := w.connect("a", "alice")
+	script := w.script("a.sh", "echo new > $1; echo done")
+	var ids []string
+	for _, name := range []string{"1", "2"} {
+		ids = append(ids, c.call("shell_run", args{"session_id": "default", "script": script, "out": name + ".txt"}, job.OK).Job)
+	}
+	for _, tool := range []string{"job_wait", "job_cancel"} {
+		if a := c.call(tool, args{"job_id": ids[0]}, job.OK); !a.Recalled || a.Outputs[0].Path != "1.txt" || !strings.Contains(a.text, "audit trail") {
+			t.Errorf("%s: %s", tool, a.raw)
+		}
+	}
+	if r, err := c.resource("eda-sidecar://jobs/" + ids[0]); err != nil || !strings.Contains(r.Text, `"recalled":true`) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	w.connect("a", "bob").call("job_wait", args{"job_id": ids[0]}, job.InvalidArgument)
+}
+
 // unread is a client that is gone when its answer is written.
 type unread struct{ *httptest.ResponseRecorder }
 
@@ -246,7 +266,7 @@ func TestProgress(t *testing.T) {
 				message string
 				then    func()
 			}{{"queued behind job ", openFirst}, {"running shell_run", openSecond}} {
-				p := <-c.progress
+				p := c.message()
 				if p.Progress <= last || !strings.HasPrefix(p.Message, want.message) || p.ProgressToken != "token" {
 					t.Errorf("got %+v after %v, want %q", p, last, want.message)
 				}

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"iter"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,13 +44,59 @@ func (s *Server) eras() http.Handler {
 	return auth.RequireBearerToken(known, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Mcp-Protocol-Version") < eraA {
-				b.ServeHTTP(w, r)
+				s.serveB(b, w, r)
 				return
 			}
 			over := &handOver{ResponseWriter: w, ctx: r.Context()}
 			a.ServeHTTP(over, r.WithContext(context.WithValue(r.Context(), handOverKey{}, over)))
 			over.end()
 		}))
+}
+
+// sessionHeader names an MCP session of era B.
+const sessionHeader = "Mcp-Session-Id"
+
+// serveB serves era B, where a request without a session may make one, which then costs memory until it times out.
+func (s *Server) serveB(b http.Handler, w http.ResponseWriter, r *http.Request) {
+	makes := r.Method == http.MethodPost && r.Header.Get(sessionHeader) == ""
+	who, _ := r.Context().Value(whoKey{}).(Principal) // there is one: it came through the verifier
+	if makes && !s.clients.room(s.mcp.Sessions(), who.Name, s.o.Limits) {
+		unavailable(w, "too many MCP sessions")
+		return
+	}
+	b.ServeHTTP(w, r)
+	if id := w.Header().Get(sessionHeader); makes && id != "" {
+		s.clients.add(id, who.Name)
+	}
+}
+
+// clients knows whose the MCP sessions are: the SDK does not tell when one ends.
+type clients struct {
+	mu    sync.Mutex
+	owner map[string]string // guarded by mu; by id
+}
+
+func (m *clients) add(id, name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.owner[id] = name
+}
+
+// room reports whether one more may be made.
+func (m *clients) room(living iter.Seq[*mcp.ServerSession], name string, l Limits) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before, mine := m.owner, 0
+	m.owner = map[string]string{}
+	for session := range living {
+		if owner, ok := before[session.ID()]; ok {
+			m.owner[session.ID()] = owner
+			if owner == name {
+				mine++
+			}
+		}
+	}
+	return len(m.owner) < l.Sessions && mine < l.SessionsPerPrincipal
 }
 
 // handOverKey is the key of the handOver in the context of a request of era A.

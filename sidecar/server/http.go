@@ -47,7 +47,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		who, err = s.o.Auth(r.Header)
 	}
 	if err != nil {
-		s.o.Notify(Notice{Message: "request without a valid token", Address: r.RemoteAddr, Detail: err.Error()})
+		if now := time.Now().Unix(); s.noticed.Swap(now) != now { // at most one a second: anybody can cause them
+			s.o.Notify(Notice{Message: "request without a valid token", Address: r.RemoteAddr, Detail: err.Error()})
+		}
 		w.Header().Set("WWW-Authenticate", wwwAuth)
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
@@ -86,7 +88,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 // A refusal is a JSON-RPC error.
 func (s *Server) body(w http.ResponseWriter, r *http.Request) (body []byte, status int, refusal []byte) {
 	large := codec.TooLarge{Size: r.ContentLength, Bounds: catalog}
-	if r.Header.Get("Mcp-Method") == "tools/call" || r.Header.Get("Mcp-Session-Id") != "" {
+	if r.Header.Get("Mcp-Method") == "tools/call" || r.Header.Get(sessionHeader) != "" {
 		large.Bounds = calls // the SDK holds both headers against what it knows
 	}
 	if large.Size > large.Bounds.In {

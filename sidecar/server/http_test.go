@@ -93,7 +93,7 @@ func TestRefusals(t *testing.T) {
 			if tc.change != nil {
 				tc.change(r)
 			}
-			resp, err := http.DefaultClient.Do(r)
+			resp, err := (&http.Client{Timeout: 20 * time.Second}).Do(r)
 			ok(t, err)
 			defer func() { _ = resp.Body.Close() }() // read
 			got, err := io.ReadAll(resp.Body)
@@ -162,6 +162,44 @@ func TestOpenCalls(t *testing.T) {
 	until(t, "the call has left", func() bool { return status("alice") == 200 })
 }
 
+// TestSessions: MCP sessions are bounded, and one that was closed makes room.
+func TestSessions(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Limits.SessionsPerPrincipal = 2 })
+	first := w.connect("b", "alice")
+	w.connect("b", "alice")
+	initialize := func(user string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`))
+		ok(t, err)
+		headers(r, user, "", args{})
+		r.Header.Del("Mcp-Protocol-Version")
+		resp, err := http.DefaultClient.Do(r)
+		ok(t, err)
+		ok(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	if a, b := initialize("alice"), initialize("bob"); a != 503 || b != 200 {
+		t.Errorf("alice gets %d, bob %d", a, b)
+	}
+	ok(t, first.Close())
+	if a := initialize("alice"); a != 200 {
+		t.Errorf("after one was closed: %d", a)
+	}
+}
+
+// TestPanic: a panic in a request is its answer, and the server goes on.
+func TestPanic(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Ledger = nil })
+	for era := range eras {
+		c := w.connect(era, "alice")
+		c.call("session_show", args{}, job.Internal)
+		if _, err := c.resource("eda-sidecar://audit/events"); err == nil || !strings.Contains(err.Error(), "internal error") {
+			t.Errorf("got %v", err)
+		}
+		c.call("job_list", args{}, job.OK)
+	}
+}
+
 // TestDrain: a server that drains takes no new calls, and still answers for the old ones.
 func TestDrain(t *testing.T) {
 	w := newWorld(t)
@@ -193,6 +231,15 @@ func TestTokens(t *testing.T) {
 	} {
 		if _, err := server.Tokens(tc.list); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.want)
+		}
+	}
+	old := server.Token{Name: "old", SHA256: digest(token("old")), NotAfter: time.Unix(1, 0)}
+	short := server.Token{Name: "short", SHA256: digest("short")}
+	auth, err := server.Tokens([]server.Token{old, short, {Name: "good", SHA256: digest(token("good"))}})
+	ok(t, err)
+	for text, want := range map[string]string{token("old"): "", "short": "", token("good"): "good", "": ""} {
+		if p, err := auth(http.Header{"Authorization": {"bearer " + text}}); p.Name != want || (err == nil) != (want != "") {
+			t.Errorf("token %q is of %q, %v", text, p.Name, err)
 		}
 	}
 	p, err := server.Local(server.Read, server.Mutate)(http.Header{})

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -68,14 +70,15 @@ func TestOwnership(t *testing.T) {
 		} {
 			foreign, err := bob.try(t.Context(), call.tool, call.arguments)
 			ok(t, err)
+			real := ""
 			for name, value := range call.arguments {
 				if value == id || value == session {
-					call.arguments[name] = unknown
+					real, call.arguments[name] = fmt.Sprint(value), unknown
 				}
 			}
 			none, err := bob.try(t.Context(), call.tool, call.arguments)
 			ok(t, err)
-			if want := strings.ReplaceAll(none.Message, unknown, session); foreign.Code != none.Code || foreign.Message != want || foreign.Code == job.OK {
+			if want := strings.ReplaceAll(none.Message, unknown, real); foreign.Code != none.Code || foreign.Message != want || foreign.Code == job.OK {
 				t.Errorf("%s: of another's %s %q, of none %s %q", call.tool, foreign.Code, foreign.Message, none.Code, want)
 			}
 		}
@@ -259,6 +262,47 @@ func TestOtherTransports(t *testing.T) {
 		t.Error(a.text)
 	}
 	ok(t, c.Close())
+}
+
+// TestPipe: what no message may be is answered, and the pipe goes on.
+func TestPipe(t *testing.T) {
+	w := newWorld(t)
+	in, theirs := io.Pipe()
+	lines, out := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- w.server.ServeStdio(ctx, in, out, principalOf("alice")) }()
+	defer time.AfterFunc(30*time.Second, func() { _ = lines.CloseWithError(context.DeadlineExceeded) }).Stop() // else it would wait for ever
+	answers := bufio.NewReader(lines)
+	large := strings.Repeat("x", 500_000)
+	call := func(id int, name string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"session_open","arguments":{"name":%q}}}`, id, name)
+	}
+	for _, step := range []struct{ send, want string }{
+		{call(1, large), `"id":1,"error":{"code":-32600,"message":"message of 500`},
+		{`{"jsonrpc":"2.0","id":2,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, `"id":2,"result":{`},
+		{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, ""},
+		{call(3, large), `"code":"INVALID_ARGUMENT"`},
+		{`{"jsonrpc":`, `"id":null,"error":{"code":-32700`},
+		{"[" + call(4, "x") + "]", `"id":null,"error":{"code":-32600`},
+		{`{"jsonrpc":"1.0","id":5,"method":"ping"}`, `"error":{"code":-3`},
+		{call(6, large+large+large), `"id":6,"error":{"code":-32600`},
+		{call(7, "piped"), `"code":"OK"`},
+	} {
+		_, err := io.WriteString(theirs, step.send+"\n")
+		ok(t, err)
+		if step.want == "" {
+			continue
+		}
+		line, err := answers.ReadString('\n')
+		ok(t, err)
+		if !strings.Contains(line, step.want) || !json.Valid([]byte(line)) {
+			t.Errorf("%.100s: got %.300s, want %s", step.send, line, step.want)
+		}
+	}
+	cancel()
+	ok(t, <-served) // though the client is still there
+	ok(t, theirs.Close())
 }
 
 // TestTokensAreNowhere: no token reaches what others can read.

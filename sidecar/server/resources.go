@@ -78,7 +78,7 @@ func (s *Server) addResources() {
 // errNoResource is a read of what does not exist, or is somebody else's.
 var errNoResource = errors.New("resource not found")
 
-// readResource reads any resource. The middleware calls it: the SDK itself matches a query in its declared order alone.
+// readResource reads any resource. The middleware calls it: the SDK's own answer to an unknown one has the code of era A alone.
 func (s *Server) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	r := &reading{Server: s, ctx: ctx, who: principal(req.Extra)}
 	r.out.CacheScope = "private"
@@ -221,25 +221,22 @@ func (r *reading) jobs() error {
 	return r.json(r.Server.jobs(r.who, r.vars["session"], r.vars["state"], r.vars["after"], maxEvents))
 }
 
-func (r *reading) find() (*job.Handle, error) {
-	if h := r.o.Registry.Find(r.who.Name, r.vars["job_id"]); h != nil {
-		return h, nil
-	}
-	return nil, errNoResource
-}
+func (r *reading) find() *job.Handle { return r.o.Registry.Find(r.who.Name, r.vars["job_id"]) }
 
 func (r *reading) job() error {
-	h, err := r.find()
-	if err != nil {
+	a := answer{}
+	if h := r.find(); h != nil {
+		a = told(h)
+	} else if res, err := r.o.Registry.Recall(r.ctx, r.who.Name, r.vars["job_id"]); err == nil {
+		a = ended(res)
+	} else {
 		return err
 	}
-	select {
-	case <-h.Done():
-		r.out.TTLMs = settled
-		r.out.Contents[0].Text = string(structured(h.Result(), resultBudget))
-	default:
-		return r.json(pendingOf(h))
+	if a.pending != nil {
+		return r.json(a.pending)
 	}
+	r.out.TTLMs = settled
+	r.out.Contents[0].Text = string(structured(*a.result, resultBudget))
 	return nil
 }
 
@@ -253,10 +250,13 @@ func (r *reading) artifact() error {
 
 // part reads bytes of an output or a log: text where they are, else a blob.
 func (r *reading) part(most int64, read func(h *job.Handle, offset, limit int64) (job.Part, error)) error {
-	h, err := r.find()
-	offset, err2 := r.number("offset", 1<<50)
-	limit, err3 := r.number("limit", most)
-	if err := errors.Join(err, err2, err3); err != nil {
+	h := r.find()
+	if h == nil {
+		return errNoResource
+	}
+	offset, err := r.number("offset", 1<<50)
+	limit, err2 := r.number("limit", most)
+	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
 	if r.vars["offset"] == "" {

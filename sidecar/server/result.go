@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -57,7 +58,8 @@ type pendingLog struct {
 	Tail  string `json:"tail"`
 }
 
-func (c *call) pending(h *job.Handle) answer {
+// told is what can be said of a job now.
+func told(h *job.Handle) answer {
 	select {
 	case <-h.Done():
 		return ended(h.Result())
@@ -129,11 +131,14 @@ func summary(r job.Result) string {
 	if r.Verdict != "" {
 		fmt.Fprintf(&b, ", verdict %s", r.Verdict)
 	}
-	if text := r.Summary + r.Message; text != "" {
+	if text := cmp.Or(r.Message, r.Summary); text != "" {
 		b.WriteString(": " + cutText(text, textBudget/4))
 	}
 	if r.Job != "" {
 		fmt.Fprintf(&b, "\njob %s, %.1f s", r.Job, float64(r.Duration)/1000)
+	}
+	if r.Recalled {
+		b.WriteString("\nfrom the audit trail: log, diagnostics and data are gone")
 	}
 	if r.Session != "" {
 		fmt.Fprintf(&b, "\nsession %s, version %d", r.Session, r.SessionVersion)
@@ -145,6 +150,10 @@ func summary(r job.Result) string {
 		}
 	}
 	for _, o := range r.Outputs {
+		if o.Absent {
+			fmt.Fprintf(&b, "\n%s: not written, %s is as it was", o.Name, o.Path)
+			continue
+		}
 		fmt.Fprintf(&b, "\n%s: %s, %d bytes, sha256 %.12s", o.Name, o.Path, o.Bytes, o.SHA256)
 	}
 	if r.Code == job.OK && r.Job == "" && r.Data != nil { // one of the server's own: its data is its point
@@ -173,7 +182,7 @@ func safety(r job.Result) string {
 	case !r.WorkerTerminated:
 		return "A process of the tool is NOT proven dead. Do not call again: tell the user."
 	case !r.RolledBack:
-		return "The undo is NOT finished, and the session and targets stay locked. Do not call again: tell the user."
+		return "What has changed is NOT decided yet, and the session and targets stay locked. Do not call again: tell the user."
 	case r.RetryAfter > 0:
 		return fmt.Sprintf("Nothing has changed. It is safe to call again, in %d s or later.", (r.RetryAfter+999)/1000)
 	}
@@ -288,7 +297,9 @@ func cutData(data *any, cut map[string]int64) bool {
 	}
 	walk("data", *data, func(short any) { *data = short })
 	n := halve()
-	cut[name] += n
+	if n > 0 {
+		cut[name] += n
+	}
 	return n > 0
 }
 

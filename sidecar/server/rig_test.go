@@ -72,6 +72,11 @@ func principalOf(name string) server.Principal {
 
 func token(name string) string { return strings.Repeat(name[:1], 40) }
 
+func digest(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
 // world is a workspace with an engine and a server on a loopback port.
 type world struct {
 	t        testing.TB
@@ -106,8 +111,7 @@ func newWorld(t testing.TB, change ...func(*server.Options)) *world {
 	ok(t, err)
 	var list []server.Token
 	for name, capabilities := range users {
-		sum := sha256.Sum256([]byte(token(name)))
-		list = append(list, server.Token{Name: name, SHA256: hex.EncodeToString(sum[:]), Capabilities: capabilities})
+		list = append(list, server.Token{Name: name, SHA256: digest(token(name)), Capabilities: capabilities})
 	}
 	auth, err := server.Tokens(list)
 	ok(t, err)
@@ -363,6 +367,18 @@ func (c *client) call(tool string, arguments args, code job.Code) answer {
 		c.t.Fatalf("%s %v: got %s, want %q", tool, arguments, a.raw, code)
 	}
 	return a
+}
+
+// message is the next progress message, which must come.
+func (c *client) message() *mcp.ProgressNotificationParams {
+	c.t.Helper()
+	select {
+	case p := <-c.progress:
+		return p
+	case <-time.After(10 * time.Second):
+		c.t.Fatal("no progress")
+		return nil
+	}
 }
 
 // data decodes the data of an answer.

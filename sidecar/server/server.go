@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,9 +40,11 @@ type Transport = mcp.Transport
 
 // Limits bound what clients can make the server hold. The zero value of each field is its default.
 type Limits struct {
-	Calls             int           // HTTP requests that are answered at once; 0: 512
-	CallsPerPrincipal int           // 0: 256
-	BodyTimeout       time.Duration // for the whole body of a request; 0: 10 s
+	Calls                int           // HTTP requests that are answered at once; 0: 512
+	CallsPerPrincipal    int           // 0: 256
+	Sessions             int           // MCP sessions of era B, which end when they were idle for 30 min; 0: 1000
+	SessionsPerPrincipal int           // 0: 100
+	BodyTimeout          time.Duration // for the whole body of a request; 0: 10 s
 }
 
 // Notice is something that no event of the audit trail tells. It holds no token.
@@ -59,6 +63,8 @@ type Server struct {
 	hosts    map[string]bool
 	origins  map[string]bool
 	calls    gate
+	clients  clients
+	noticed  atomic.Int64 // second of the last notice of a wrong token
 	draining atomic.Bool
 }
 
@@ -70,6 +76,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{o: o}
 	s.o.Limits.defaults()
 	s.calls = gate{all: s.o.Limits.Calls, each: s.o.Limits.CallsPerPrincipal, open: map[string]int{}}
+	s.clients.owner = map[string]string{}
 	s.hosts, s.origins = o.allowed()
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "eda-sidecar", Title: "EDA tools as transactions", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
@@ -87,15 +94,9 @@ func New(o Options) (*Server, error) {
 }
 
 func (l *Limits) defaults() {
-	if l.Calls == 0 {
-		l.Calls = 512
-	}
-	if l.CallsPerPrincipal == 0 {
-		l.CallsPerPrincipal = 256
-	}
-	if l.BodyTimeout == 0 {
-		l.BodyTimeout = 10 * time.Second
-	}
+	l.Calls, l.CallsPerPrincipal = cmp.Or(l.Calls, 512), cmp.Or(l.CallsPerPrincipal, 256)
+	l.Sessions, l.SessionsPerPrincipal = cmp.Or(l.Sessions, 1000), cmp.Or(l.SessionsPerPrincipal, 100)
+	l.BodyTimeout = cmp.Or(l.BodyTimeout, 10*time.Second)
 }
 
 // Handler serves /mcp and nothing else. Whoever owns the listener sets the limits of the http.Server.
@@ -130,9 +131,12 @@ func (s *Server) Connect(ctx context.Context, p Principal) (Transport, error) {
 func (s *Server) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		defer func() {
-			if p := recover(); p != nil { // here no job is touched: a job runs in a goroutine of its own
+			if p := recover(); p != nil { // it touched no job: they run in goroutines of their own
 				s.o.Notify(Notice{Message: "panic in a request", Detail: fmt.Sprintf("%s: %v", method, p)})
 				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error: " + method}
+				if call, ok := req.(*mcp.CallToolRequest); ok {
+					res, err = toResult(ended(job.Failed(call.Params.Name, errPanic))), nil
+				}
 			}
 		}()
 		who := principal(req.GetExtra())
@@ -149,6 +153,8 @@ func (s *Server) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 		return next(ctx, method, req)
 	}
 }
+
+var errPanic = errors.New("internal error: a panic in the call")
 
 // cacheable says for how long an answer holds. Nothing is for anybody but the caller.
 func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {

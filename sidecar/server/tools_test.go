@@ -140,7 +140,7 @@ func TestArguments(t *testing.T) {
 		{"large_number", "artifact_read", args{"job_id": "x", "name": "log", "offset": json.Number("9007199254740993")}, `9007199254740993; from 0`},
 		{"upwards", "yosys_synth", synth(args{"netlist": "../a.json"}), `argument "netlist"`},
 		{"key_of_later", "yosys_synth", synth(args{"idempotency_key": "k"}), `argument "idempotency_key": unknown`},
-		{"no_job", "job_wait", args{"job_id": "none"}, `argument "job_id": you have no job`},
+		{"no_job", "job_wait", args{"job_id": "none"}, `there is no job "none"`},
 		{"ceiling", "yosys_synth", synth(args{"timeout_s": 1e6}), `argument "timeout_s"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -173,6 +173,11 @@ func TestCatalogue(t *testing.T) {
 			continue
 		}
 		all = list.Tools
+		fresh, err := w.connect("a", name).ListTools(t.Context(), nil)
+		ok(t, err)
+		if fresh.TTLMs != 300_000 || fresh.CacheScope != "private" {
+			t.Errorf("to be cached: %+v", fresh.Cacheable)
+		}
 		again, err := w.connect("b", name).ListTools(t.Context(), nil)
 		ok(t, err)
 		first, err := json.Marshal(list)
