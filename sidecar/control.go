@@ -28,6 +28,7 @@ type Control struct {
 	Queued   int             `json:"queued"`   // jobs
 	Unproven int             `json:"unproven"` // jobs whose processes could not be proven dead
 	Checks   []metrics.Check `json:"checks"`   // of readiness
+	Waiting  []Recovered     `json:"waiting"`  // quarantined jobs of earlier processes: an operator has to decide
 }
 
 // Drained reports whether no job is left after a drain.
@@ -66,7 +67,7 @@ func (s *service) controls() http.Handler {
 	answer := func(w http.ResponseWriter, o *opened) {
 		n := o.registry.Counts()
 		_ = json.NewEncoder(w).Encode(Control{ // the client is gone
-			PID: os.Getpid(), Draining: s.draining.Load(), Running: n.Running, Queued: n.Queued, Unproven: n.Unproven, Checks: s.ready(),
+			PID: os.Getpid(), Draining: s.draining.Load(), Running: n.Running, Queued: n.Queued, Unproven: n.Unproven, Checks: s.ready(), Waiting: o.waiting(),
 		})
 	}
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.opened.Load()) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
@@ -23,6 +24,9 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 	switch {
 	case err == nil:
 	case errors.As(err, &failed) && failed.Code == job.Busy:
+		if c, err := Ask(ctx, cfg, false); err == nil {
+			return append(checks, c.doctor()...)
+		}
 		add("owner", cgroup.Warn, err.Error()+"; volume, ledger and programs are not looked at", "wait for that process to end, or end it, and run doctor again")
 		return checks
 	case errors.As(err, &failed) && failed.Code == job.ContainmentUnavailable:
@@ -40,15 +44,9 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 	} else {
 		add("ledger", cgroup.OK, fmt.Sprintf("%s, epoch %d", cfg.StateDir, opening.Epoch), "")
 	}
-	waiting := 0
-	for _, r := range s.Recovered {
-		if r.Resolution == txn.Quarantined {
-			waiting++
-			add("quarantine", cgroup.Fail, fmt.Sprintf("job %s: %s", r.Job, r.Reason),
-				fmt.Sprintf("look at its targets, put them right, then move its directory to .eda-sidecar/conflicts/%s (or make an empty one there) and start again", r.Job))
-		}
-	}
-	if waiting == 0 {
+	waiting := s.waiting()
+	checks = append(checks, quarantined(waiting)...)
+	if len(waiting) == 0 {
 		add("recovery", cgroup.OK, fmt.Sprintf("%d jobs of an earlier process decided, none waits", len(s.Recovered)), "")
 	}
 	for _, t := range cfg.Catalog.Tools() {
@@ -68,4 +66,40 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 		add("tool "+t.Name, cgroup.OK, strings.Join(found, ", "), "")
 	}
 	return checks
+}
+
+// waiting are the jobs of earlier processes that an operator has to decide.
+func (s *Sidecar) waiting() []Recovered {
+	return slices.DeleteFunc(slices.Clone(s.Recovered), func(r Recovered) bool { return r.Resolution != txn.Quarantined })
+}
+
+func quarantined(waiting []Recovered) (checks []cgroup.Check) {
+	for _, r := range waiting {
+		checks = append(checks, cgroup.Check{
+			Name: "quarantine", Status: cgroup.Fail, Found: fmt.Sprintf("job %s: %s", r.Job, r.Reason),
+			Fix: fmt.Sprintf("look at its targets, put them right, then move its directory to .eda-sidecar/conflicts/%s (or make an empty one there) and start again", r.Job),
+		})
+	}
+	return checks
+}
+
+// doctor is what a server says of itself, as checks.
+func (c Control) doctor() (checks []cgroup.Check) {
+	checks = append(checks, cgroup.Check{
+		Name: "server", Status: cgroup.OK, Found: fmt.Sprintf("pid %d: %d jobs running, %d queued", c.PID, c.Running, c.Queued),
+	})
+	if c.Unproven > 0 {
+		checks = append(checks, cgroup.Check{
+			Name: "unproven", Status: cgroup.Fail, Found: fmt.Sprintf("%d jobs have processes that could not be proven dead", c.Unproven),
+			Fix: "'eda-sidecar audit --kind termination_unproven' names them; their keys are freed once death is proven",
+		})
+	}
+	for _, r := range c.Checks {
+		check := cgroup.Check{Name: "ready " + r.Name, Status: cgroup.OK, Found: "ok"}
+		if !r.OK {
+			check.Status, check.Found, check.Fix = cgroup.Fail, r.Reason, "docs/server.md says what each check is and what it waits for"
+		}
+		checks = append(checks, check)
+	}
+	return append(checks, quarantined(c.Waiting)...)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/metrics"
-	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 // probes answers kubelet and Prometheus: /livez while the process turns, /startupz once the workspace is open and
@@ -90,14 +89,7 @@ func (s *service) gauges() metrics.Gauges {
 		Queued:    count(func(o *opened) int { return o.registry.Counts().Queued }),
 		Unproven:  count(func(o *opened) int { return o.registry.Counts().Unproven }),
 		Undecided: count(func(o *opened) int { return o.registry.Counts().Undecided }),
-		Quarantined: count(func(o *opened) (n int) {
-			for _, r := range o.Recovered {
-				if r.Resolution == txn.Quarantined {
-					n++
-				}
-			}
-			return n
-		}),
+		Quarantined: count(func(o *opened) int { return len(o.waiting()) }),
 		Leftover: count(func(o *opened) int { return o.groups.Stats().Unproven }),
 		Poisoned: func() bool { o := s.opened.Load(); return o != nil && o.Ledger.Poisoned() != nil },
 		OldestRemoval: func() time.Duration {

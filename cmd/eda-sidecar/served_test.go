@@ -297,6 +297,9 @@ func TestServe(t *testing.T) {
 			t.Errorf("%q beside a server: %v", args, a)
 		}
 	}
+	if a := w.do("doctor"); a.exit != 0 || !strings.Contains(a.out, "ready serving") || !strings.Contains(a.out, "0 jobs running, 0 queued") {
+		t.Errorf("doctor beside a server: %v", a)
+	}
 	for name, token := range map[string]string{"none": "", "another": strings.Repeat("0", 64), "short": s.token[1:]} {
 		if _, err := (&served{w: w, mcp: s.mcp, token: token}).dial(nil); err == nil || !strings.Contains(err.Error(), "Unauthorized") {
 			t.Errorf("token %s: %v", name, err)
@@ -313,6 +316,9 @@ func TestServe(t *testing.T) {
 	}
 	if status, body := s.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "[-] serving") {
 		t.Errorf("readiness of a drained server: %d %q", status, body)
+	}
+	if a := w.do("doctor"); a.exit != exitNoSupport || !strings.Contains(a.out, "FAIL ready serving") {
+		t.Errorf("doctor beside a drained server: %v", a)
 	}
 	if exit := s.stop(); exit != 0 {
 		t.Errorf("exit %d: %s", exit, s.log)
