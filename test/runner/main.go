@@ -140,7 +140,7 @@ func plan(r *report, listed map[string]string) []batch {
 
 // test runs one batch, two packages at a time: as many as the machines that this is made for have cores.
 func test(r *report, b batch) error {
-	args := []string{"test", "-json", "-count=1", "-vet=all", "-p=2", "-timeout=5m", "-tags=" + b.tag, fmt.Sprintf("-race=%t", b.race)}
+	args := []string{"test", "-json", "-count=1", "-vet=all", "-p=2", "-timeout=10m", "-tags=" + b.tag, fmt.Sprintf("-race=%t", b.race)}
 	cmd := command(b.dir, append(args, b.packages...)...)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
