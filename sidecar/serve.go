@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/metrics"
@@ -32,6 +31,7 @@ type ServeOptions struct {
 type service struct {
 	cfg      Config
 	o        ServeOptions
+	seam     seams
 	metrics  *metrics.Sink
 	opened   atomic.Pointer[opened]
 	draining atomic.Bool
@@ -48,30 +48,42 @@ type opened struct {
 // running ones have the drain's time and are cancelled after it, proven dead and rolled back. It returns nil only if every
 // process of every job was proven dead. A *job.Error says by its code what went wrong.
 func Serve(ctx context.Context, cfg Config, o ServeOptions) error {
-	s := &service{cfg: cfg, o: o}
+	return newService(cfg, o, seams{fs: durable.OS()}).serve(ctx)
+}
+
+// newService makes a service whose metrics hear what the engine does.
+func newService(cfg Config, o ServeOptions, seam seams) *service {
+	s := &service{cfg: cfg, o: o, seam: seam}
 	var names []string
 	for _, t := range cfg.Catalog.Tools() {
 		names = append(names, t.Name)
 	}
 	s.metrics = metrics.New(metrics.Options{Version: o.Version, Revision: o.Revision, Tools: names, Gauges: s.gauges()})
+	s.seam.sinks, s.seam.metrics = append(s.seam.sinks, s.metrics.Event), s.metrics
+	return s
+}
+
+// serve is Serve.
+func (s *service) serve(ctx context.Context) error {
 	var main net.Listener
-	if o.In == nil { // before the workspace is opened: a port that is taken is no reason to recover
+	if s.o.In == nil { // before the workspace is opened: a port that is taken is no reason to recover
 		var err error
-		if main, err = listen("listen", cfg.Listen); err != nil {
+		if main, err = listen("listen", s.cfg.Listen); err != nil {
 			return err
 		}
 		defer func() { _ = main.Close() }() // closed by its server
 	}
-	if cfg.MetricsListen != "" {
-		side, err := listen("metrics_listen", cfg.MetricsListen)
+	if s.cfg.MetricsListen != "" {
+		side, err := listen("metrics_listen", s.cfg.MetricsListen)
 		if err != nil {
 			return err
 		}
 		end := s.background(side, s.probes())
 		defer end()
-		o.Log.Info("metrics and probes on http://" + address(side))
+		s.o.Log.Info("metrics and probes on http://" + address(side))
 	}
-	engine, err := open(ctx, cfg, seams{fs: durable.OS(), sinks: []func(audit.Event){s.metrics.Event}, metrics: s.metrics, serving: address(main)})
+	s.seam.serving = address(main)
+	engine, err := open(ctx, s.cfg, s.seam)
 	if err != nil {
 		return err
 	}
