@@ -85,13 +85,13 @@ func (s *service) gauges() metrics.Gauges {
 		}
 	}
 	return metrics.Gauges{
-		Running:   count(func(o *opened) int { return o.registry.Counts().Running }),
-		Queued:    count(func(o *opened) int { return o.registry.Counts().Queued }),
-		Unproven:  count(func(o *opened) int { return o.registry.Counts().Unproven }),
-		Undecided: count(func(o *opened) int { return o.registry.Counts().Undecided }),
+		Running:     count(func(o *opened) int { return o.registry.Counts().Running }),
+		Queued:      count(func(o *opened) int { return o.registry.Counts().Queued }),
+		Unproven:    count(func(o *opened) int { return o.registry.Counts().Unproven }),
+		Undecided:   count(func(o *opened) int { return o.registry.Counts().Undecided }),
 		Quarantined: count(func(o *opened) int { return len(o.waiting()) }),
-		Leftover: count(func(o *opened) int { return o.groups.Stats().Unproven }),
-		Poisoned: func() bool { o := s.opened.Load(); return o != nil && o.Ledger.Poisoned() != nil },
+		Leftover:    count(func(o *opened) int { return o.groups.Stats().Unproven }),
+		Poisoned:    func() bool { o := s.opened.Load(); return o != nil && o.Ledger.Poisoned() != nil },
 		OldestRemoval: func() time.Duration {
 			if o := s.opened.Load(); o != nil {
 				return o.groups.Stats().OldestRemoval
