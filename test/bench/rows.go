@@ -27,6 +27,10 @@ var benchmarks = []benchmark{
 	{"sidecar/txn", "Plan", 10000},
 	{"sidecar/lock", "Acquire", 10000},
 	{"test/bench", "Run", 50},
+	{"test/bench", "Call", 300},
+	{"test/bench", "Jobs", 5},
+	{"test/bench", "Cancel", 30},
+	{"test/bench", "Load", 1},
 }
 
 // row is one line of a table: a mode that was timed, with its percentiles, or one number.
@@ -64,7 +68,7 @@ func (b bound) String() string {
 const ms = 1e3 // microseconds
 
 // tables are those of the document, in its order.
-var tables = []string{"containment", "transaction", "process"}
+var tables = []string{"containment", "transaction", "process", "server"}
 
 var rows = []row{
 	{"containment", "`/bin/true`: create, start by clone3, reap, kill, prove, rmdir", "True", "clone3", "", "exec", []bound{atMost("ratio", 1.3)}},
@@ -135,6 +139,27 @@ var rows = []row{
 	{"process", "under strace: recovery", "Run", "part-recovery", "", "", nil},
 	{"process", "under strace: job", "Run", "part-job", "", "", nil},
 	{"process", "under strace: close", "Run", "part-close", "", "", nil},
+
+	{"server", "`session_show` over HTTP, revision 2026-07-28", "Call", "show-A", "", "noop-A", []bound{atMost("ratio", 1.3)}},
+	{"server", "- tool that does nothing on a bare server of the SDK, the same", "Call", "noop-A", "", "", nil},
+	{"server", "`session_show` over HTTP, revision 2025-11-25", "Call", "show-B", "", "noop-B", []bound{atMost("ratio", 1.3)}},
+	{"server", "- tool that does nothing on a bare server of the SDK, that one", "Call", "noop-B", "", "", nil},
+	{"server", "read that starts `/bin/echo`", "Call", "read", "", "allowed", []bound{atMost("ratio", 1)}},
+	{"server", "- `session_show` + 5 ms + 1.5 x `exec.Command().Run()`", "Call", "allowed", "", "", nil},
+	{"server", "jobs a second that publish 4 KiB, 1 session", "Jobs", "", "jobs-1-per-s", "floor-1-per-s", nil},
+	{"server", "- the script, fsync, rename, fsync: 1 at once", "Jobs", "", "floor-1-per-s", "", nil},
+	{"server", "8 sessions, to 1 session", "Jobs", "", "jobs-8-per-s", "jobs-1-per-s", []bound{atLeast("ratio", 1)}},
+	{"server", "- the script, fsync, rename, fsync: 8 at once, to 1", "Jobs", "", "floor-8-per-s", "floor-1-per-s", nil},
+	{"server", "64 sessions, to 1 session", "Jobs", "", "jobs-64-per-s", "jobs-1-per-s", []bound{atLeast("ratio", 1)}},
+	{"server", "- the script, fsync, rename, fsync: 64 at once, to 1", "Jobs", "", "floor-64-per-s", "floor-1-per-s", nil},
+	{"server", "cancel of 10 deaf processes to the answer, beyond the kill", "Cancel", "beyond", "", "", []bound{atMost("p50", 200*ms)}},
+	{"server", "- of them, from the kill to the proof", "Cancel", "kill", "", "", nil},
+	{"server", "MiB resident, idle", "Load", "", "idle-MiB", "", []bound{atMost("value", 40)}},
+	{"server", "MiB resident, 64 jobs", "Load", "", "jobs-MiB", "", []bound{atMost("value", 96)}},
+	{"server", "MiB resident, 64 jobs and 200 `job_wait`", "Load", "", "waits-MiB", "", []bound{atMost("value", 96)}},
+	{"server", "KiB a `job_wait`", "Load", "", "KiB-a-wait", "", []bound{atMost("value", 128)}},
+	{"server", "ping beside 200 `job_wait`", "Load", "ping", "", "alone", []bound{atMost("p99", 50*ms)}},
+	{"server", "- ping beside 64 jobs alone", "Load", "alone", "", "", nil},
 }
 
 // metrics are the numbers of a run, by benchmark and unit.
