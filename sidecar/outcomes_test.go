@@ -491,7 +491,7 @@ func (w *walk) live() (main string) {
 	w.agrees("after the walk", nil)
 
 	var sweep func()
-	w.meets(trouble{stuck: func(f func()) { sweep = f }}, w.script(main, "sleep 300", "timeout_s", 1), job.TerminationUnproven, ran)
+	w.meets(trouble{stuck: func(f func()) { sweep = f }}, w.script(main, "sleep 300", "timeout_s", 1), job.TerminationUnproven, atKeys)
 	w.agrees("while a job is not proven dead", map[string]float64{"unproven_jobs": 1})
 	sweep()
 	until(w.t, "the proof", func() bool { return w.s.opened.Load().registry.Counts().Unproven == 0 })
@@ -509,7 +509,7 @@ func (w *walk) poisoned() {
 	for i := range sessions {
 		sessions[i] = w.session("session_open", nil, job.OK)
 	}
-	w.meets(trouble{stuck: func(func()) {}}, w.script(sessions[0], "sleep 300", "timeout_s", 1, "a", "b"), job.TerminationUnproven, atKeys|atKill)
+	w.meets(trouble{stuck: func(func()) {}}, w.script(sessions[0], "sleep 300", "timeout_s", 1, "a", "b"), job.TerminationUnproven, atKeys)
 	w.detached(sessions[1], "a", "c")
 	w.rest()
 	w.meets(at(commitOp, ioerr), w.script(sessions[2], "echo doubtful > $1"), job.CommitInDoubt, atKeys|atKill|atPublish|atCommit)

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
 )
 
 // in is a call in a session of its own.
@@ -307,5 +311,97 @@ func TestRecall(t *testing.T) {
 	}
 	if _, err := reg.Recall(t.Context(), me, "none"); err == nil || asError(err).Code != InvalidArgument {
 		t.Errorf("a job that is none: %v", err)
+	}
+}
+
+// TestReadsSideBySide lets reads run at once, beside a mutating job of the same session.
+func TestReadsSideBySide(t *testing.T) {
+	r := newRig(t, parts{})
+	reg := NewRegistry(r.Runner, RegistryOptions{})
+	r.write("go", "")
+	wait := "echo here; while [ ! -s go ]; do :; done"
+	writer := r.in("one", wait+"; echo new > {a}", "a=a")
+	all := []*Handle{reg.Start(writer)}
+	for range 3 {
+		reader := r.sh(wait)
+		reader.Session = writer.Session
+		all = append(all, reg.Start(reader))
+	}
+	until(t, "all run at once", func() bool {
+		for _, h := range all {
+			if p, err := h.Log(0, 5); err != nil || string(p.Bytes) != "here\n" {
+				return false
+			}
+		}
+		return true
+	})
+	r.write("go", "now")
+	for _, h := range all {
+		if res := h.Result(); res.Code != OK {
+			t.Errorf("got %s (%s)", res.Code, res.Message)
+		}
+	}
+}
+
+// TestDestroyRacesEverything closes sessions, by force and without, while calls start, run, are cancelled, abandoned and
+// handed over. Each call and each close has one answer; nothing commits after its session is gone; all keys are free.
+func TestDestroyRacesEverything(t *testing.T) {
+	r := newRig(t, parts{})
+	reg := NewRegistry(r.Runner, RegistryOptions{})
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 15 {
+		req := r.in(fmt.Sprint("s", round), "echo new > {a}; sleep 0.0"+fmt.Sprint(random.IntN(9)), "a=a"+fmt.Sprint(round%3))
+		var all sync.WaitGroup
+		var handles []*Handle
+		for i := range 5 {
+			h := reg.Start(req)
+			handles = append(handles, h)
+			all.Go(func() {
+				switch i {
+				case 1:
+					h.Cancel()
+				case 2:
+					h.Abandon()
+				case 3:
+					h.Detach()
+					h.Abandon()
+				}
+				h.Result()
+			})
+		}
+		force := round%2 == 0
+		errs := make(chan error, 2)
+		for range 2 {
+			all.Go(func() { errs <- reg.CloseSession(t.Context(), me, req.Session, force) })
+		}
+		all.Wait()
+		closed := 0
+		for range 2 {
+			switch err := <-errs; {
+			case err == nil:
+				closed++
+			case asError(err).Code != SessionDestroyed:
+				t.Errorf("round %d: a close got %v", round, err)
+			}
+		}
+		row, err := r.ledger.Session(t.Context(), req.Session)
+		if err != nil || closed != 1 || row.DestroyedAt.IsZero() {
+			t.Errorf("round %d: %d closes succeeded; %+v, %v", round, closed, row, err)
+		}
+		commits := int64(0)
+		for _, h := range handles {
+			res := h.Result()
+			if res.Code == OK {
+				commits++
+			} else if res.Code != CodeCancelled && res.Code != SessionDestroyed || !res.RolledBack || !res.WorkerTerminated {
+				t.Errorf("round %d: %+v", round, res)
+			}
+		}
+		if row.Generation != commits+2 { // and its creation and its end
+			t.Errorf("round %d: generation %d after %d commits", round, row.Generation, commits)
+		}
+	}
+	if n := len(r.table.Holders(lock.Key{})) + r.table.Queued(); n != 0 {
+		t.Errorf("%d keys are held or waited for", n)
 	}
 }

@@ -272,15 +272,15 @@ func (c *call) proveOne(g Group) error {
 		c.res.DescendantsKilled += descendants.Count
 		empty, err = g.WaitEmpty(ctx)
 	}
+	if err != nil {
+		c.survived = fail(TerminationUnproven, "prove the tool dead", err)
+		return c.survived
+	}
 	took := c.o.Now().Sub(began)
 	if took > c.o.Grace && c.cell.Aborted() != outcome.None {
 		took -= c.o.Grace // which a stubborn tool got as a gift
 	}
 	c.times.Kill = max(c.times.Kill, took)
-	if err != nil {
-		c.survived = fail(TerminationUnproven, "prove the tool dead", err)
-		return c.survived
-	}
 	c.proofs = append(c.proofs, empty)
 	return nil
 }
