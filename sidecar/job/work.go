@@ -294,9 +294,11 @@ func (c *call) timeout() time.Duration {
 	return c.req.Timeout
 }
 
-// effective are the tool's limits under the host's config.
-func (c *call) effective() adapters.Limits {
-	l, host := c.req.Tool.Limits, c.o.Limits[c.req.Tool.Name]
+func (c *call) effective() adapters.Limits { return c.Limits(c.req.Tool) }
+
+// Limits are the tool's limits under the host's config.
+func (r *Runner) Limits(t *adapters.Tool) adapters.Limits {
+	l, host := t.Limits, r.o.Limits[t.Name]
 	if host.Wall > 0 {
 		l.Wall, l.WallMax = host.Wall, max(l.WallMax, host.Wall)
 	}

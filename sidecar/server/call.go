@@ -47,6 +47,13 @@ func (s *Server) handler(t *tool) mcp.ToolHandler {
 		if req.Extra != nil {
 			c.request = req.Extra.Header.Get(requestID)
 		}
+		leave, ok := s.running.enter(c.who.Name) // by now, or soon, nobody may wait for it: era B goes on without its stream
+		if !ok {
+			r := job.Failed(t.name, &job.Error{Code: job.Busy, Err: errors.New("too many calls go on")})
+			r.RetryAfter = 5000
+			return toResult(ended(r)), nil
+		}
+		defer leave()
 		return toResult(c.do(req.Params.Arguments)), nil
 	}
 }
@@ -115,7 +122,7 @@ func (c *call) start() answer {
 		return c.wrong("session_id", "is required, as the call names an output: session_open returns one")
 	}
 	own := maps.Clone(c.raw) // the same digest from wherever the tool is called
-	for _, p := range common(t, false) {
+	for _, p := range common(adapters.Limits{}, false) {
 		delete(own, p.Name)
 	}
 	req.Digest = job.Digest(own)
@@ -235,7 +242,7 @@ func (s *Server) jobs(who Principal, session, state, cursor string, limit int) j
 
 func view(h *job.Handle) jobView {
 	st, req := h.Status(), h.Request()
-	v := jobView{Job: h.ID(), Tool: req.Tool.Name, Session: req.Session, Phase: st.State, Message: st.Message, Elapsed: st.Elapsed.Milliseconds()}
+	v := jobView{Job: h.ID(), Tool: req.Tool.Name, Session: req.Session, Phase: st.State, Message: line(st.Message, 120), Elapsed: st.Elapsed.Milliseconds()}
 	if st.State == job.StateDone {
 		v.Session = h.Result().Session
 	}

@@ -119,7 +119,7 @@ func TestCancel(t *testing.T) {
 			}()
 			w.staged()
 			closePipe()
-			if err := <-gone; err == nil {
+			if err := within(w.t, "the call ends", gone); err == nil {
 				w.t.Error("answered")
 			}
 		}},
@@ -266,14 +266,14 @@ func TestProgress(t *testing.T) {
 				message string
 				then    func()
 			}{{"queued behind job ", openFirst}, {"running shell_run", openSecond}} {
-				p := c.message()
+				p := within(t, "progress", c.progress)
 				if p.Progress <= last || !strings.HasPrefix(p.Message, want.message) || p.ProgressToken != "token" {
 					t.Errorf("got %+v after %v, want %q", p, last, want.message)
 				}
 				last = p.Progress
 				want.then()
 			}
-			ok(t, <-answered)
+			ok(t, within(t, "the answer", answered))
 			c.call("job_list", args{}, job.OK) // whatever was on its way is here now
 			if len(c.progress) > 0 {
 				t.Errorf("after the answer: %+v", <-c.progress)

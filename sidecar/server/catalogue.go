@@ -51,7 +51,7 @@ func own() []*tool {
 		{
 			name: "session_show", title: "Show sessions", needs: []Capability{Read}, hints: reads, run: (*call).sessionShow, data: dataOf[sessionsData](),
 			doc:    "Shows one session with its state, or lists your sessions. The state names what was published, by path, and what each tool found last.",
-			params: adapters.Params{sessionParam(false), limitParam(50, 50), cursorParam()},
+			params: adapters.Params{sessionParam(false), limitParam(25, 25), cursorParam()},
 		},
 		{
 			name: "session_close", title: "Close a session", needs: []Capability{Mutate}, hints: hints{destructive: true, idempotent: true}, run: (*call).sessionClose, data: dataOf[sessionsData](),
@@ -94,8 +94,8 @@ func own() []*tool {
 	}
 }
 
-// ofAdapter is the entry of an EDA tool.
-func ofAdapter(t *adapters.Tool) *tool {
+// ofAdapter is the entry of an EDA tool, whose limits are l.
+func ofAdapter(t *adapters.Tool, l adapters.Limits) *tool {
 	e := &tool{name: t.Name, title: t.Title, doc: t.Doc, data: t.Data, eda: t, run: (*call).start}
 	always, output := len(t.State) > 0, false
 	for _, p := range t.Params {
@@ -103,7 +103,7 @@ func ofAdapter(t *adapters.Tool) *tool {
 		always = always || p.Kind == adapters.Output && p.Required
 	}
 	e.hints = hints{readOnly: !output && !always, destructive: output, idempotent: t.Deterministic}
-	e.params = append(t.Arguments(), common(t, always)...)
+	e.params = append(t.Arguments(), common(l, always)...)
 	if !always {
 		e.needs = append(e.needs, Read)
 	}
@@ -124,7 +124,7 @@ func (s *Server) addTools() error {
 			s.o.Notify(Notice{Message: "tool is not offered", Detail: fmt.Sprintf("%s: %v", t.Name, err)})
 			continue
 		}
-		s.tools = append(s.tools, ofAdapter(t))
+		s.tools = append(s.tools, ofAdapter(t, s.o.Runner.Limits(t)))
 	}
 	slices.SortFunc(s.tools, func(a, b *tool) int { return cmp.Compare(a.name, b.name) })
 	for _, t := range s.tools {

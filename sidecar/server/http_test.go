@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -23,14 +24,6 @@ func (b *body) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
-// endless never ends, nor gives a byte, until it is closed.
-type endless struct{ closed chan struct{} }
-
-func (e endless) Read([]byte) (int, error) {
-	<-e.closed
-	return 0, io.ErrClosedPipe
-}
-
 // TestRefusals: what is refused before anything is done with it, and how.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, func(o *server.Options) { o.Limits.BodyTimeout = 300 * time.Millisecond })
@@ -44,8 +37,8 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 	}
-	wait := make(chan struct{})
-	defer close(wait)
+	slow, never := io.Pipe()
+	defer time.AfterFunc(10*time.Second, func() { _ = never.Close() }).Stop() // else a server that waits for it would hang the test
 	for _, tc := range []struct {
 		name   string
 		text   string
@@ -75,7 +68,7 @@ func TestRefusals(t *testing.T) {
 		{"large_declared", `{"a":"` + large + `"}`, nil, 413, `"limit_bytes":1048576`},
 		{"large_chunked", `{"a":"` + large + `"}`, func(r *http.Request) { r.ContentLength = -1 }, 413, `"limit_bytes":1048576`},
 		{"large_catalogue", `{"a":"` + large[:80_000] + `"}`, func(r *http.Request) { r.Header.Del("Mcp-Method") }, 413, `"limit_bytes":65536`},
-		{"slow", "", func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(endless{wait}), 100 }, 408, "in time"},
+		{"slow", "", func(r *http.Request) { r.Body, r.ContentLength = slow, 100 }, 408, "in time"},
 		{"version", "", set("Mcp-Protocol-Version", "2099-01-01"), 400, ""},
 		{"method_header", "", set("Mcp-Method", "ping"), 400, "-32"},
 		{"method", message("tools/none", args{}), set("Mcp-Method", "tools/none"), 404, "-32601"},
@@ -93,7 +86,7 @@ func TestRefusals(t *testing.T) {
 			if tc.change != nil {
 				tc.change(r)
 			}
-			resp, err := (&http.Client{Timeout: 20 * time.Second}).Do(r)
+			resp, err := http.DefaultClient.Do(r)
 			ok(t, err)
 			defer func() { _ = resp.Body.Close() }() // read
 			got, err := io.ReadAll(resp.Body)
@@ -160,6 +153,37 @@ func TestOpenCalls(t *testing.T) {
 	open()
 	ok(t, <-first)
 	until(t, "the call has left", func() bool { return status("alice") == 200 })
+}
+
+// TestUnheardCalls: a call of era B goes on when its stream is closed, and is counted for as long.
+func TestUnheardCalls(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Limits.CallsPerPrincipal = 2 })
+	c := w.connect("b", "alice")
+	script, open := w.gated("long")
+	id := c.call("shell_run", args{"session_id": "default", "script": script, "out": "a.txt", "detach": true}, "").Job
+	for _, n := range []string{"1", "2"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, strings.NewReader(
+			`{"jsonrpc":"2.0","id":"w`+n+`","method":"tools/call","params":{"name":"job_wait","arguments":{"job_id":"`+id+`"},"_meta":{"progressToken":1}}}`))
+		ok(t, err)
+		headers(r, "alice", "", args{})
+		r.Header.Set("Mcp-Protocol-Version", eras["b"])
+		r.Header.Set("Mcp-Session-Id", c.ID())
+		resp, err := http.DefaultClient.Do(r) // returns at the first progress
+		ok(t, err)
+		cancel()
+		ok(t, resp.Body.Close())
+	}
+	until(t, "the request ends", func() bool {
+		a, err := c.try(t.Context(), "job_list", args{})
+		return err == nil && a.Code == job.Busy
+	})
+	open()
+	until(t, "the call ends", func() bool {
+		a, err := c.try(t.Context(), "job_list", args{})
+		return err == nil && a.Code == job.OK
+	})
 }
 
 // TestSessions: MCP sessions are bounded, and one that was closed makes room.

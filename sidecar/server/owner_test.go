@@ -301,7 +301,21 @@ func TestPipe(t *testing.T) {
 		}
 	}
 	cancel()
-	ok(t, <-served) // though the client is still there
+	ok(t, within(t, "the server ends, though the client is still there", served))
+	ok(t, theirs.Close())
+}
+
+// TestBrokenPipe: a client that does not read any more is gone.
+func TestBrokenPipe(t *testing.T) {
+	w := newWorld(t)
+	in, theirs := io.Pipe()
+	lines, out := io.Pipe()
+	ok(t, lines.Close())
+	served := make(chan error, 1)
+	go func() { served <- w.server.ServeStdio(t.Context(), in, out, principalOf("alice")) }()
+	_, err := io.WriteString(theirs, "{\n")
+	ok(t, err)
+	ok(t, within(t, "the server notices", served))
 	ok(t, theirs.Close())
 }
 

@@ -35,5 +35,5 @@ func (p *progress) send(ctx context.Context, st job.Status) {
 		return
 	}
 	p.count, p.state, p.at = p.count+1, st.State, time.Now()
-	_ = p.session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: p.token, Message: st.Message, Progress: p.count}) // a caller that is gone hears none
+	_ = p.session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: p.token, Message: line(st.Message, lineInline/5), Progress: p.count}) // a caller that is gone hears none
 }

@@ -72,7 +72,7 @@ func told(h *job.Handle) answer {
 func pendingOf(h *job.Handle) pending {
 	st, req := h.Status(), h.Request()
 	return pending{
-		Running: true, Job: h.ID(), Tool: req.Tool.Name, Session: req.Session, Phase: st.State, Message: st.Message,
+		Running: true, Job: h.ID(), Tool: req.Tool.Name, Session: req.Session, Phase: st.State, Message: line(st.Message, lineInline/5),
 		Elapsed: st.Elapsed.Milliseconds(), Log: pendingLog{st.LogBytes, strings.ToValidUTF8(st.LogTail, "?")}, Next: jobWait,
 	}
 }
@@ -91,7 +91,7 @@ func toResult(a answer) *mcp.CallToolResult {
 		if err != nil {
 			b = nil // cannot happen: strings and numbers
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: cutText(clean(text), textBudget)}}, StructuredContent: b}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: line(text, textBudget)}}, StructuredContent: b}
 	}
 	r := *a.result
 	res := &mcp.CallToolResult{
@@ -102,7 +102,7 @@ func toResult(a answer) *mcp.CallToolResult {
 	for _, o := range r.Outputs {
 		if !o.Absent {
 			res.Content = append(res.Content, &mcp.ResourceLink{
-				URI: scheme + "jobs/" + r.Job + "/artifacts/" + o.Name, Name: o.Name, Title: cutText(clean(o.Path), 200), MIMEType: mimeOf(o.Path), Size: &o.Bytes,
+				URI: scheme + "jobs/" + r.Job + "/artifacts/" + o.Name, Name: o.Name, Title: line(o.Path, 200), MIMEType: mimeOf(o.Path), Size: &o.Bytes,
 				Meta: mcp.Meta{"sha256": o.SHA256},
 			})
 		}
@@ -333,6 +333,9 @@ func clean(text string) string {
 	}
 	return b.String()
 }
+
+// line is a bounded piece of what a tool may have said.
+func line(text string, most int) string { return cutText(clean(text), most) }
 
 // printable drops what is not.
 func printable(r rune) rune {

@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 }
 
 // tools are declared beside the built-in ones: a script of the caller, and a program that nobody has.
-const tools = `tools:
+const tools = `tool_limits: {iverilog_simulate: {wall: 90s}}
+tools:
 - name: shell_run
   title: Run a script
   doc: Runs a shell script of the caller.
@@ -159,6 +160,18 @@ func until(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("timed out: %s", what)
 		}
 		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// within is what comes on a channel, which must come.
+func within[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(20 * time.Second):
+		t.Fatalf("timed out: %s", what)
+		panic("unreachable")
 	}
 }
 
@@ -291,9 +304,7 @@ func (w *world) pipe(era, user string) (c *client, closePipe func()) {
 	closePipe = func() {
 		once.Do(func() {
 			ok(w.t, theirOut.Close())
-			if err := <-served; err != nil {
-				w.t.Error(err)
-			}
+			ok(w.t, within(w.t, "the server notices", served))
 			ok(w.t, out.Close())
 		})
 	}
@@ -367,18 +378,6 @@ func (c *client) call(tool string, arguments args, code job.Code) answer {
 		c.t.Fatalf("%s %v: got %s, want %q", tool, arguments, a.raw, code)
 	}
 	return a
-}
-
-// message is the next progress message, which must come.
-func (c *client) message() *mcp.ProgressNotificationParams {
-	c.t.Helper()
-	select {
-	case p := <-c.progress:
-		return p
-	case <-time.After(10 * time.Second):
-		c.t.Fatal("no progress")
-		return nil
-	}
 }
 
 // data decodes the data of an answer.

@@ -48,12 +48,12 @@ func limitParam(most, def int64) adapters.Param {
 }
 
 // common are the arguments of every EDA tool beside its own.
-func common(t *adapters.Tool, session bool) adapters.Params {
+func common(l adapters.Limits, session bool) adapters.Params {
 	return adapters.Params{
 		sessionParam(session),
 		{
-			Name: "timeout_s", Kind: adapters.Int, Min: 1, Max: int64(t.Limits.WallMax / time.Second),
-			Doc: fmt.Sprintf("Seconds that the tool may run, from its start; by default %d.", t.Limits.Wall/time.Second),
+			Name: "timeout_s", Kind: adapters.Int, Min: 1, Max: int64(l.WallMax / time.Second),
+			Doc: fmt.Sprintf("Seconds that the tool may run, from its start; by default %d.", l.Wall/time.Second),
 		},
 		waitParam(),
 		{

@@ -40,7 +40,7 @@ type Transport = mcp.Transport
 
 // Limits bound what clients can make the server hold. The zero value of each field is its default.
 type Limits struct {
-	Calls                int           // HTTP requests that are answered at once; 0: 512
+	Calls                int           // HTTP requests that are answered at once, and calls of tools that go on; 0: 512
 	CallsPerPrincipal    int           // 0: 256
 	Sessions             int           // MCP sessions of era B, which end when they were idle for 30 min; 0: 1000
 	SessionsPerPrincipal int           // 0: 100
@@ -62,7 +62,8 @@ type Server struct {
 	router   http.Handler
 	hosts    map[string]bool
 	origins  map[string]bool
-	calls    gate
+	calls    gate // of HTTP requests
+	running  gate // of tools
 	clients  clients
 	noticed  atomic.Int64 // second of the last notice of a wrong token
 	draining atomic.Bool
@@ -75,7 +76,9 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{o: o}
 	s.o.Limits.defaults()
-	s.calls = gate{all: s.o.Limits.Calls, each: s.o.Limits.CallsPerPrincipal, open: map[string]int{}}
+	for _, g := range []*gate{&s.calls, &s.running} {
+		g.all, g.each, g.open = s.o.Limits.Calls, s.o.Limits.CallsPerPrincipal, map[string]int{}
+	}
 	s.clients.owner = map[string]string{}
 	s.hosts, s.origins = o.allowed()
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "eda-sidecar", Title: "EDA tools as transactions", Version: o.Version}, &mcp.ServerOptions{
@@ -105,15 +108,15 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
 // Drain refuses new calls over HTTP from now on. Answers to what runs can still be fetched, and jobs be cancelled.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// ServeStdio serves one client on a pair of streams, as p, until the end of in, until out is broken or until ctx ends.
-// Attached jobs are cancelled then; what was handed over is the registry's to stop.
+// ServeStdio serves one client on a pair of streams, as p, until the end of in, until out is broken or until ctx ends: none
+// of which is an error. Attached jobs are cancelled then; what was handed over is the registry's to stop.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, p Principal) error {
 	session, err := s.mcp.Connect(context.WithoutCancel(ctx), trusted{&stdio{ctx, in, out, s.o.Notify}, p}, nil)
-	if err == nil {
-		err = session.Wait()
-	}
 	if err != nil {
 		return fmt.Errorf("serve a client on a pipe: %w", err)
+	}
+	if err := session.Wait(); err != nil {
+		s.o.Notify(Notice{Message: "a client on a pipe is gone", Detail: err.Error()})
 	}
 	return nil
 }
