@@ -65,13 +65,13 @@ func newService(cfg Config, o ServeOptions, seam seams) *service {
 
 // serve is Serve.
 func (s *service) serve(ctx context.Context) error {
-	var main net.Listener
+	var front net.Listener
 	if s.o.In == nil { // before the workspace is opened: a port that is taken is no reason to recover
 		var err error
-		if main, err = listen("listen", s.cfg.Listen); err != nil {
+		if front, err = listen("listen", s.cfg.Listen); err != nil {
 			return err
 		}
-		defer func() { _ = main.Close() }() // closed by its server
+		defer func() { _ = front.Close() }() // closed by its server
 	}
 	if s.cfg.MetricsListen != "" {
 		side, err := listen("metrics_listen", s.cfg.MetricsListen)
@@ -82,12 +82,12 @@ func (s *service) serve(ctx context.Context) error {
 		defer end()
 		s.o.Log.Info("metrics and probes on http://" + address(side))
 	}
-	s.seam.serving = address(main)
+	s.seam.serving = address(front)
 	engine, err := open(ctx, s.cfg, s.seam)
 	if err != nil {
 		return err
 	}
-	err = s.run(ctx, engine, main)
+	err = s.run(ctx, engine, front)
 	return errors.Join(err, engine.Close())
 }
 
@@ -128,7 +128,7 @@ func (s *service) background(l net.Listener, h http.Handler) (end func()) {
 }
 
 // run serves on an open workspace until ctx ends or the client on standard input is gone.
-func (s *service) run(ctx context.Context, engine *Sidecar, main net.Listener) error {
+func (s *service) run(ctx context.Context, engine *Sidecar, front net.Listener) error {
 	for _, r := range engine.Recovered {
 		s.o.Log.Warn("recovered", "job_id", r.Job, "tool", r.Tool, "phase", string(r.Phase), "code", string(r.Resolution), "error", r.Reason)
 	}
@@ -139,7 +139,7 @@ func (s *service) run(ctx context.Context, engine *Sidecar, main net.Listener) e
 	}
 	o.server, err = server.New(server.Options{
 		Registry: o.registry, Runner: engine.Runner, Catalog: s.cfg.Catalog, Ledger: engine.Ledger.Reader, Version: s.o.Version,
-		Listen: address(main), Auth: auth, Notify: s.notify,
+		Listen: address(front), Auth: auth, Notify: s.notify,
 	})
 	if err != nil {
 		return fail(job.Internal, "make the server", err)
@@ -155,13 +155,13 @@ func (s *service) run(ctx context.Context, engine *Sidecar, main net.Listener) e
 	defer behind.Wait()
 	defer end()
 	behind.Go(func() { s.keepHouse(kept, engine) })
-	if main == nil {
+	if front == nil {
 		err = o.server.ServeStdio(ctx, s.o.In, s.o.Out, server.Principal{Name: "stdio", Capabilities: capabilities(s.cfg)})
 		s.drain(o)
 		return errors.Join(err, s.stop(o, 0))
 	}
-	defer s.background(main, o.server.Handler())()
-	s.o.Log.Info("serving on http://" + address(main) + "/mcp")
+	defer s.background(front, o.server.Handler())()
+	s.o.Log.Info("serving on http://" + address(front) + "/mcp")
 	<-ctx.Done()
 	s.o.Log.Info("draining", "error", context.Cause(ctx).Error())
 	s.drain(o)

@@ -314,10 +314,11 @@ func volumeError(op string, err error) error {
 func ownerError(err error) error {
 	var owned *durable.OwnedError
 	if errors.As(err, &owned) {
+		hint := "it is in use: wait for it to end"
 		if at := owned.Owner.Serving; at != "" {
-			return fail(job.Busy, "own the workspace", fmt.Errorf("%w (it is served: use 'eda-sidecar call --server http://%s', or drain and stop the server)", err, at))
+			hint = fmt.Sprintf("it is served: use 'eda-sidecar call --server http://%s', or drain and stop the server", at)
 		}
-		return fail(job.Busy, "own the workspace", fmt.Errorf("%w (it is in use: wait for it to end)", err))
+		return &job.Error{Code: job.Busy, Op: "own the workspace", Err: err, Hint: hint}
 	}
 	return volumeError("own the workspace", err)
 }
