@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -89,19 +90,24 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	if tried != nil && !errors.Is(tried, syscall.ENOSPC) && !errors.Is(tried, syscall.EDQUOT) {
 		return nil, volumeError("try the workspace's volume", tried)
 	}
-	// 3 the ledger, before anything is decided
+	// 3 the place for groups and the ledger, before anything is decided. They need nothing of each other, and each takes
+	// its time; but the volume's probe must be over: between its birth and its exec the self-test's child holds copies of
+	// all our descriptors, and a lease is refused beside a writer.
+	earlier, o := s.owner.Previous.Groups, cfg.groups()
+	o.NoReaper = seam.noReaper
+	var refused error
+	var place sync.WaitGroup
+	place.Go(func() { s.groups, refused = cgroup.Open(ctx, o) })
+	defer place.Wait() // before Close
 	if err := s.openLedger(ctx, seam); err != nil && tried != nil {
 		return nil, volumeError("try the workspace's volume", tried) // its being full is the cause, however SQLite says it
 	} else if err != nil {
 		return nil, err
 	}
-	// 4-8 kill, prove, decide, retire
-	earlier, o := s.owner.Previous.Groups, cfg.groups()
-	o.NoReaper = seam.noReaper
-	s.groups, err = cgroup.Open(ctx, o)
-	if err != nil {
-		return nil, fail(job.ContainmentUnavailable, "contain tools here", err)
+	if place.Wait(); refused != nil {
+		return nil, fail(job.ContainmentUnavailable, "contain tools here", refused)
 	}
+	// 4-8 kill, prove, decide, retire
 	if err := s.recover(ctx, earlier, cmp.Or(seam.adopt, adoptTimeout)); err != nil {
 		return nil, fail(job.Internal, "recover", err)
 	}
