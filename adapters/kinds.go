@@ -120,8 +120,13 @@ type below struct {
 }
 
 func newSource(r io.Reader) *source {
-	b := &below{r: r}
-	return &source{Reader: bufio.NewReaderSize(b, maxLine), below: b}
+	b, block := &below{r: r}, int64(maxLine)
+	if f, ok := r.(fs.File); ok {
+		if info, err := f.Stat(); err == nil { // else reading it says so
+			block = min(block, max(info.Size()+1, 4<<10)) // nobody writes any more: no line is longer than the file
+		}
+	}
+	return &source{Reader: bufio.NewReaderSize(b, int(block)), below: b}
 }
 
 // Read implements io.Reader.

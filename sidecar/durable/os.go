@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -210,7 +211,7 @@ func (o *osFS) Xattr(_ Site, h Handle, attr string) ([]byte, error) {
 	if err != nil {
 		return nil, wrap("getxattr", attr, err)
 	}
-	return buf[:n], nil
+	return bytes.Clone(buf[:n]), nil // which keeps buf on the stack: most files have none
 }
 
 func (o *osFS) SetXattr(_ Site, h Handle, attr string, value []byte) error {

@@ -142,10 +142,10 @@ func (k *walker) one(at durable.Name, path string, visit func(entry) error) erro
 	return err
 }
 
-// digest returns the SHA-256 of an open file in hex, and ErrQuota beyond limit bytes; limit 0: none.
-func (w *Workspace) digest(site durable.Site, h durable.Handle, limit int64) (string, int64, error) {
+// digest returns the SHA-256 of an open file of about size bytes in hex, and ErrQuota beyond limit bytes; limit 0: none.
+func (w *Workspace) digest(site durable.Site, h durable.Handle, size, limit int64) (string, int64, error) {
 	sum := sha256.New()
-	buf := make([]byte, hashChunk)
+	buf := make([]byte, min(hashChunk, max(size, 4<<10)+1)) // one more: the end of a small file comes with it
 	for off := int64(0); ; {
 		n, err := w.fs.ReadAt(site, h, buf, off)
 		sum.Write(buf[:n])
@@ -185,7 +185,7 @@ func (w *Workspace) OpenInput(rel string, maxBytes int64) (Input, error) {
 	if err != nil || st.Type != durable.Regular {
 		return Input{}, refuse("is not a regular file but "+string(st.Type), because(ErrInvalidPath, err))
 	}
-	sum, size, err := w.digest("txn.input.read", h, maxBytes)
+	sum, size, err := w.digest("txn.input.read", h, st.Size, maxBytes)
 	if errors.Is(err, ErrQuota) {
 		return Input{}, refuse(fmt.Sprintf("is larger than %d bytes", maxBytes), ErrQuota)
 	}

@@ -247,7 +247,7 @@ func (t *Txn) inspectEntry(i int, e entry, names uint64, q Quotas) (got Inspecte
 	if err := t.normalise(i, h, st); err != nil {
 		return got, err
 	}
-	if got.SHA256, got.Bytes, err = t.w.digest("txn.inspect.read", h, q.OutputBytes); err != nil {
+	if got.SHA256, got.Bytes, err = t.w.digest("txn.inspect.read", h, st.Size, q.OutputBytes); err != nil {
 		return got, err
 	}
 	return got, t.w.fs.Writeback("txn.inspect.writeback", h)
