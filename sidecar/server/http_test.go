@@ -72,6 +72,8 @@ func TestRefusals(t *testing.T) {
 		{"version", "", set("Mcp-Protocol-Version", "2099-01-01"), 400, ""},
 		{"method_header", "", set("Mcp-Method", "ping"), 400, "-32"},
 		{"method", message("tools/none", args{}), set("Mcp-Method", "tools/none"), 404, "-32601"},
+		{"prompts", message("prompts/list", args{}), set("Mcp-Method", "prompts/list"), 404, "-32601"},
+		{"whole_read", message("resources/read", args{"uri": "eda-sidecar://jobs"}), set("Mcp-Method", "resources/read", "Mcp-Name", "eda-sidecar://jobs"), 200, `"resultType":"complete"`},
 		{"delete_in_era_a", "", func(r *http.Request) { r.Method = "DELETE" }, 405, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -52,6 +52,15 @@ func resources() []resource {
 	}
 }
 
+// plain is the template without its query.
+func (r resource) plain() string {
+	plain, _, _ := strings.Cut(r.template, "{?")
+	return plain
+}
+
+// uriKey is the key of the URI that a read of a resource is about, in its context.
+type uriKey struct{}
+
 // reading is one read of a resource.
 type reading struct {
 	*Server
@@ -64,7 +73,7 @@ type reading struct {
 // addResources lists the resources. A template without variables in its path is a resource of its own, too.
 func (s *Server) addResources() {
 	for _, r := range resources() {
-		plain, _, _ := strings.Cut(r.template, "{?")
+		plain := r.plain()
 		name := strings.NewReplacer("/{", "_", "}", "", "/", "_").Replace(plain)
 		if !strings.Contains(plain, "{") {
 			s.mcp.AddResource(&mcp.Resource{URI: scheme + plain, Name: name, Title: r.title, MIMEType: r.mime}, s.readResource)
@@ -78,18 +87,19 @@ func (s *Server) addResources() {
 // errNoResource is a read of what does not exist, or is somebody else's.
 var errNoResource = errors.New("resource not found")
 
-// readResource reads any resource. The middleware calls it: the SDK's own answer to an unknown one has the code of era A alone.
+// readResource reads the resource of the context. The SDK would not find one whose query has another order than its template,
+// and its own answer to an unknown one has the code of era A alone.
 func (s *Server) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	r := &reading{Server: s, ctx: ctx, who: principal(req.Extra)}
-	r.out.CacheScope = "private"
+	uri, _ := ctx.Value(uriKey{}).(string) // the middleware has put it there
 	err := errNoResource
 	for _, res := range resources() {
-		vars, ok := match(scheme+res.template, req.Params.URI)
+		vars, ok := match(scheme+res.template, uri)
 		if !ok || !r.who.May(Read) && !r.who.May(Admin) {
 			continue
 		}
 		r.vars = vars
-		r.out.Contents = []*mcp.ResourceContents{{URI: req.Params.URI, MIMEType: res.mime}}
+		r.out.Contents = []*mcp.ResourceContents{{URI: uri, MIMEType: res.mime}}
 		err = res.read(r)
 		break
 	}

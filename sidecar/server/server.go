@@ -151,7 +151,10 @@ func (s *Server) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 			}
 			return res, err
 		case *mcp.ReadResourceRequest:
-			return s.readResource(ctx, req)
+			ctx = context.WithValue(ctx, uriKey{}, req.Params.URI)
+			req.Params.URI = scheme + resources()[0].plain() // the SDK always finds it, and completes the answer that readResource gives
+		case *mcp.ListPromptsRequest, *mcp.GetPromptRequest: // the SDK lists none, but a method of a capability that is not there must not be there
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "there are no prompts"}
 		}
 		return next(ctx, method, req)
 	}
