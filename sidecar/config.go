@@ -54,7 +54,7 @@ type Flags struct {
 	Workspace string   // must not be empty
 	StateDir  string   // empty: the file's, else .eda-sidecar/state of the workspace
 	Config    string   // path of the file; empty: none
-	Environ   []string // our own environment, of which env.pass picks
+	Environ   []string // our own environment, of which env.pass picks, and which tells of a pod
 
 	Listen, MetricsListen, Auth string // of a server; empty: the file's
 }
@@ -123,10 +123,13 @@ func ConfigKeys() []ConfigKey {
 		{"tools", "none", "declared tools; `eda-sidecar tools schema` prints their JSON Schema"},
 		{"listen", "`127.0.0.1:8080`", "loopback address and port of a server's MCP endpoint; `--listen` wins"},
 		{"metrics_listen", "`127.0.0.1:9090`", "address and port of a server's metrics and probes; with `--stdio` none unless set; `--metrics-listen` wins"},
-		{"auth", "`token`", "`token`: clients of a server need the token in `<state_dir>/token`; `local`: whoever reaches its port may call; `--auth` wins"},
+		{"auth", "`token`", "`token`: clients of a server need the token in `<state_dir>/token`; `local`: whoever reaches its port may call, so neither in a pod nor with `allow_script`; `--auth` wins"},
 		{"drain_timeout", "`60s`", "how long running jobs may go on once a server drains, before they are cancelled"},
 	}
 }
+
+// inPod begins the environment of every container of a pod: Kubernetes, "Service environment variables".
+const inPod = "KUBERNETES_SERVICE_HOST="
 
 const maxConfig = 1 << 20 // bytes of a configuration file
 
@@ -193,6 +196,12 @@ func LoadConfig(flags Flags) (Config, error) {
 	}
 	c.DrainTimeout = v.duration("drain_timeout", f.DrainTimeout, time.Minute)
 	c.Auth = v.oneOf("auth", cmp.Or(flags.Auth, f.Auth), "token", "local")
+	if c.Auth == "local" && c.AllowScript {
+		v.bad("auth", "local with allow_script: whoever reaches the port could hand over code")
+	}
+	if c.Auth == "local" && slices.ContainsFunc(flags.Environ, func(pair string) bool { return strings.HasPrefix(pair, inPod) }) {
+		v.bad("auth", "local in a pod, where every container, and so every tool, reaches the port")
+	}
 	c.Listen = v.address("listen", cmp.Or(flags.Listen, f.Listen, "127.0.0.1:8080"), true)
 	c.MetricsListen = v.address("metrics_listen", cmp.Or(flags.MetricsListen, f.MetricsListen), false)
 	if c.Listen == c.MetricsListen && !strings.HasSuffix(c.Listen, ":0") {

@@ -51,7 +51,7 @@ min_free_bytes: 1GiB
 min_free_inodes: 7
 listen: 127.0.0.1:7000
 metrics_listen: 0.0.0.0:7001
-auth: local
+auth: token
 drain_timeout: 3s
 tool_limits:
   yosys_synth: {wall: 1m, memory: 1GiB, pids: 9, staging: 2MiB, log: 64KiB}
@@ -72,7 +72,7 @@ func TestConfig(t *testing.T) {
 		!slices.Equal(c.Readable, []string{"/opt/pdk"}) || !c.AllowScript || !slices.Equal(c.PassEnv, []string{"LM_LICENSE_FILE=27000@host"}) ||
 		c.QueueTimeout != 5*time.Second || c.KillTimeout != 20*time.Second || c.Grace != 500*time.Millisecond || c.BackupRetention != time.Hour ||
 		c.AuditRetention != 48*time.Hour || c.MinFreeBytes != 1<<30 || c.MinFreeInodes != 7 ||
-		c.Listen != "127.0.0.1:7000" || c.MetricsListen != "0.0.0.0:7001" || c.Auth != "local" || c.DrainTimeout != 3*time.Second ||
+		c.Listen != "127.0.0.1:7000" || c.MetricsListen != "0.0.0.0:7001" || c.Auth != "token" || c.DrainTimeout != 3*time.Second ||
 		l.Wall != time.Minute || l.MemoryBytes != 1<<30 || l.Pids != 9 || l.StagingBytes != 2<<20 || l.LogBytes != 64<<10 {
 		t.Errorf("everything: %+v", c)
 	}
@@ -91,6 +91,9 @@ func TestConfig(t *testing.T) {
 
 // TestConfigFlags lets flags win over the file.
 func TestConfigFlags(t *testing.T) {
+	if c, err := load(t, "auth: token", func(f *Flags) { f.Auth = "local" }); err != nil || c.Auth != "local" {
+		t.Errorf("auth is %q, %v", c.Auth, err)
+	}
 	state := t.TempDir()
 	c, err := load(t, "state_dir: /var/lib/eda\n", func(f *Flags) { f.StateDir = state })
 	ok(t, err)
@@ -132,6 +135,9 @@ func TestConfigRefuses(t *testing.T) {
 			},
 		},
 		{name: "server", text: "listen: 0.0.0.0:8080\nmetrics_listen: nowhere\nauth: none\ndrain_timeout: 0s", want: []string{"listen", "metrics_listen", "auth", "drain_timeout"}},
+		{name: "local_script", text: "auth: local\nallow_script: true", want: []string{"auth: local with allow_script"}},
+		{name: "local_script_flag", text: "allow_script: true", change: func(f *Flags) { f.Auth = "local" }, want: []string{"auth: local with allow_script"}},
+		{name: "local_in_a_pod", change: func(f *Flags) { f.Auth = "local"; f.Environ = []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"} }, want: []string{"auth: local in a pod"}},
 		{name: "limits", text: "limits: some", want: []string{"limits"}},
 		{
 			name: "durations", text: "queue_timeout: 5\nkill_timeout: -1s\ngrace: soon\nbackup_retention: 0s\naudit_retention: 1y",

@@ -26,7 +26,7 @@ func newServe() *cobra.Command {
 output. Metrics, /livez, /startupz and /readyz are on a listener of their own. Logs are JSON lines on stderr.
 
 Clients send the token of <state-dir>/token, which is made at the first start, as 'Authorization: Bearer TOKEN'. With
---auth local whoever reaches the port may call: for one's own machine.
+--auth local whoever reaches the port may call: for one's own machine, not in a pod, and without allow_script.
 
 SIGTERM, SIGINT: new calls are refused, running jobs may go on for drain_timeout, then they are cancelled, proven dead
 and rolled back. With --stdio the end of input cancels everything at once.`,

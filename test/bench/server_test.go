@@ -109,20 +109,35 @@ tools:
 
 // serve starts the built program on a workspace of its own.
 func serve(b *testing.B) *process {
-	dir, config := b.TempDir(), filepath.Join(b.TempDir(), "config.yaml")
+	dir, state, config := b.TempDir(), b.TempDir(), filepath.Join(b.TempDir(), "config.yaml")
 	ok(b, os.Mkdir(filepath.Join(dir, "build"), 0o755))
+	ok(b, os.Chmod(state, 0o700))
+	ok(b, os.WriteFile(filepath.Join(state, "token"), []byte(token), 0o600))
 	ok(b, os.WriteFile(config, []byte(tools), 0o644))
 	p := &process{b: b}
-	p.cmd = exec.Command(program(b), "serve", "-w", dir, "--config", config, "--auth", "local", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+	p.cmd = exec.Command(program(b), "serve", "-w", dir, "--state-dir", state, "--config", config, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 	launch(b, p.cmd, map[string]*string{"serving": &p.mcp, "metrics and probes": &p.side})
 	p.mcp += "/mcp"
 	return p
 }
 
+// token is that of the servers; the bare one wants none.
+const token = "0000000000000000000000000000000000000000"
+
+// bearer adds the token to each request.
+type bearer struct{ http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+token)
+	return t.Transport.RoundTrip(r)
+}
+
 // connect returns a client that speaks to an endpoint in an era.
 func connect(b *testing.B, endpoint, era string) *mcp.ClientSession {
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(b.Context(), &mcp.StreamableClientTransport{
-		Endpoint: endpoint, HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}, MaxRetries: -1, DisableStandaloneSSE: true,
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: &bearer{http.Transport{MaxIdleConnsPerHost: 256}}}, MaxRetries: -1, DisableStandaloneSSE: true,
 	}, &mcp.ClientSessionOptions{ProtocolVersion: versions[era]})
 	ok(b, err)
 	if got := c.InitializeResult().ProtocolVersion; got != versions[era] {
