@@ -263,13 +263,16 @@ func (a *Admission) Outputs(job string) []Output {
 }
 
 // CreatedDirs returns the missing parents, outermost first, workspace-relative.
-func (a *Admission) CreatedDirs() []string {
+func (a *Admission) CreatedDirs() (all []CreatedDir) {
 	var dirs []string
 	for _, t := range a.targets {
 		dirs = append(dirs, t.missing...)
 	}
 	slices.Sort(dirs)
-	return slices.Compact(dirs)
+	for _, p := range slices.Compact(dirs) {
+		all = append(all, CreatedDir{Path: p})
+	}
+	return all
 }
 
 // Notes returns what the caller should hear about the targets, such as a hard link that keeps its old content.

@@ -233,18 +233,22 @@ func TestRetireCompares(t *testing.T) {
 	}
 }
 
-// TestUndoOfDirectories: a directory that the job made goes, if nothing else lies in it; one that it only meant to make, for
-// an output that was not written, is somebody else's. The control is in the table: the first row shows that an empty one goes.
+// TestUndoOfDirectories: a directory that the job made goes, if nothing else lies in it; one that it only meant to make is
+// somebody else's: for an output that was not written, or if he came first. The control is in the table: the first row shows
+// that an empty one goes.
 func TestUndoOfDirectories(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		foreign string // made by somebody else before the undo
+		first   bool   // even before the publication, which is then a conflict
 		want    []string
 	}{
-		{"alone", "elsewhere/", []string{"elsewhere/"}},
-		{"foreign-name-inside", "made/deep/foreign", []string{"made/", "made/deep/", "made/deep/foreign"}},
-		{"foreign-name-above", "made/foreign", []string{"made/", "made/foreign"}},
-		{"not-made", "meant/", []string{"meant/"}},
+		{"alone", "elsewhere/", false, []string{"elsewhere/"}},
+		{"foreign-name-inside", "made/deep/foreign", false, []string{"made/", "made/deep/", "made/deep/foreign"}},
+		{"foreign-name-above", "made/foreign", false, []string{"made/", "made/foreign"}},
+		{"not-made", "meant/", false, []string{"meant/"}},
+		{"made-by-somebody-else", "made/", true, []string{"made/"}},
+		{"both-made-by-somebody-else", "made/deep/", true, []string{"made/", "made/deep/"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, durable.OS(), Options{})
@@ -252,11 +256,19 @@ func TestUndoOfDirectories(t *testing.T) {
 				Spec{Name: "y", Target: "meant/y", Kind: File, MakeParents: true, Optional: true}))
 			must(t, l.begin(BeginOptions{}))
 			l.tool()
-			must(t, errors.Join(l.inspect(), l.seal(), l.tx.SyncStaged(l.proofs, nil), l.tx.Exchange(l.proofs)))
+			must(t, errors.Join(l.inspect(), l.seal(), l.tx.SyncStaged(l.proofs, nil)))
+			if !tt.first {
+				must(t, l.tx.Exchange(l.proofs))
+			}
 			if dir, ok := strings.CutSuffix(tt.foreign, "/"); ok {
-				must(t, os.Mkdir(l.path(dir), 0o755))
+				must(t, os.MkdirAll(l.path(dir), 0o755))
 			} else {
 				put(t, l.path(tt.foreign), foreignBytes)
+			}
+			if tt.first {
+				if err := l.tx.Exchange(l.proofs); !errors.Is(err, ErrConflict) {
+					t.Errorf("publication: %v", err)
+				}
 			}
 			l.drop()
 			l.recover(RolledBackAll)

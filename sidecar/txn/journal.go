@@ -53,7 +53,7 @@ type Journal struct {
 	Groups      []cgroup.Ref `json:"groups"`                 // one a step
 	BaseGen     int64        `json:"base_gen"`               // generation of the session that was cloned
 	NewGen      int64        `json:"new_gen"`                // generation that the commit makes
-	CreatedDirs []string     `json:"created_dirs,omitempty"` // parents made for new targets, outermost first
+	CreatedDirs []CreatedDir `json:"created_dirs,omitempty"` // parents made for new targets, outermost first
 	Outputs     []Output     `json:"outputs"`                // one a target
 }
 
@@ -68,6 +68,13 @@ type Output struct {
 	Method Method  `json:"method"`        // exchange or noreplace
 	Old    FileID  `json:"old"`           // the pre-image
 	New    *FileID `json:"new,omitempty"` // set from publishing_outputs on
+}
+
+// CreatedDir is a directory that is made for new targets. It is made in the job's directory as d<i>, so that its identity is
+// known before it has its place. The identity is zero until publishing_outputs, or if no output needs the directory.
+type CreatedDir struct {
+	Path string `json:"path"` // workspace-relative
+	DirID
 }
 
 // DirID identifies a directory. Btime is in nanoseconds since the epoch.
@@ -146,10 +153,10 @@ func (j *Journal) check() string {
 	}
 	made := map[string]bool{}
 	for _, dir := range j.CreatedDirs {
-		if _, why := parsePath(dir); why != "" {
-			return fmt.Sprintf("created directory %q %s", dir, why)
+		if _, why := parsePath(dir.Path); why != "" {
+			return fmt.Sprintf("created directory %q %s", dir.Path, why)
 		}
-		made[dir] = true
+		made[dir.Path] = true
 	}
 	for i, o := range j.Outputs {
 		if why := o.check(j.Job, i); why != "" {

@@ -30,6 +30,13 @@ type Seen struct {
 	Job      Place
 	SameBoot bool // since the journal was written: no power was lost
 	Outputs  []SeenOutput
+	Dirs     []SeenDir // at the places of the journal's created directories
+}
+
+// SeenDir is what is at the place of a created directory. Zero: nothing, or no directory.
+type SeenDir struct {
+	DirID
+	Others bool // it holds something that is not the job's
 }
 
 // SeenOutput is what is at an output's two names.
@@ -50,6 +57,7 @@ const (
 	ActRenameNew   ActionKind = "rename_new"   // a published new name back to staged
 	ActRestore     ActionKind = "restore"      // the displaced original back to a name that is free
 	ActKeepForeign ActionKind = "keep_foreign" // staged to conflicts/<job>/<i>
+	ActRemoveDir   ActionKind = "remove_dir"   // a directory that was made for a target, if nobody has put anything into it
 	ActRetire      ActionKind = "retire"       // the job directory to the trash; by Retire or Trash, once the row is final
 	ActQuarantine  ActionKind = "quarantine"   // touch nothing, hold the keys, ask an operator
 )
@@ -57,7 +65,7 @@ const (
 // Action is one step of a Decision.
 type Action struct {
 	Kind  ActionKind `json:"kind"`
-	Index int        `json:"index"` // of the output; -1 for actions on the job directory
+	Index int        `json:"index"` // of the output, of remove_dir in created_dirs; -1 for actions on the job directory
 	Why   string     `json:"why,omitempty"`
 }
 
@@ -149,6 +157,11 @@ func Plan(j *Journal, seen Seen, fate Fate) Decision {
 			d.Resolution = Conflicted
 		case d.Resolution == Discarded:
 			d.Resolution = RolledBackAll
+		}
+	}
+	for i, made := range slices.Backward(j.CreatedDirs) {
+		if made.DirID != (DirID{}) && i < len(seen.Dirs) && seen.Dirs[i].DirID == made.DirID && !seen.Dirs[i].Others {
+			d.Actions = append(d.Actions, Action{Kind: ActRemoveDir, Index: i, Why: "made for a target"})
 		}
 	}
 	if seen.Job == InJobs {

@@ -307,7 +307,7 @@ func TestPlanManyOutputs(t *testing.T) {
 
 // TestPlanBeforePublication: a job that has published nothing undoes nothing.
 func TestPlanBeforePublication(t *testing.T) {
-	j := &Journal{Version: 1, Job: "j", CreatedDirs: []string{"d"}, Outputs: []Output{{Target: "d/x", Kind: File, Method: NoReplace}}}
+	j := &Journal{Version: 1, Job: "j", CreatedDirs: []CreatedDir{{Path: "d"}}, Outputs: []Output{{Target: "d/x", Kind: File, Method: NoReplace}}}
 	d := Plan(j, Seen{Job: InJobs, Outputs: []SeenOutput{{}}}, FateOpen)
 	if d.Resolution != Discarded || !d.Only(ActRetire) {
 		t.Errorf("Plan = %+v, want %s and only %s", d, Discarded, ActRetire)

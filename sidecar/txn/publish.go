@@ -3,6 +3,7 @@ package txn
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
@@ -13,7 +14,6 @@ import (
 func (t *Txn) Seal() (*Journal, error) {
 	j := *t.j
 	j.Outputs = append([]Output(nil), t.j.Outputs...)
-	j.CreatedDirs = t.a.CreatedDirs()
 	if len(t.outs) != len(j.Outputs) {
 		return nil, fmt.Errorf("seal %q: internal error: outputs were not inspected", t.name)
 	}
@@ -27,10 +27,50 @@ func (t *Txn) Seal() (*Journal, error) {
 		id := o.id
 		j.Outputs[i].New = &id
 	}
+	var err error
+	if j.CreatedDirs, err = t.makeDirs(); err != nil {
+		return nil, op("seal", t.name, err)
+	}
 	t.j = &j
 	_ = t.note(PublishingOutputs, 0) // best effort: for a human eye
 	return &j, nil
 }
+
+// makeDirs makes, in the job's directory, the directories that new targets need, and says which they are.
+func (t *Txn) makeDirs() ([]CreatedDir, error) {
+	dirs := t.a.CreatedDirs()
+	for i, tg := range t.a.targets {
+		above := tg.dir // of the next one to make
+		for _, p := range tg.missing {
+			if t.outs[i].h == nil {
+				break // an optional output that was not written
+			}
+			if t.a.dirs[p] == nil { // once a job
+				n := slices.IndexFunc(dirs, func(d CreatedDir) bool { return d.Path == p })
+				at := t.madeAt(n)
+				uid, gid := t.w.owner(above.st)
+				if err := t.w.mkdir(at, 0o777&^umask|above.st.Mode&setgid, uid, gid); err != nil {
+					return nil, err
+				}
+				h, err := t.w.fs.OpenDir("txn.seal.dir", at)
+				if err != nil {
+					return nil, err
+				}
+				made := &openDir{h: h}
+				t.a.dirs[p] = made
+				if made.st, err = t.w.fs.Stat("txn.seal.dir", durable.Name{Dir: h}); err != nil {
+					return nil, err
+				}
+				dirs[n].DirID = dirID(made.st)
+			}
+			above = t.a.dirs[p]
+		}
+	}
+	return dirs, nil
+}
+
+// madeAt is jobs/<job>/d<n>, where the nth directory to be created waits for its place.
+func (t *Txn) madeAt(n int) durable.Name { return t.at(fmt.Sprintf("d%d", n)) }
 
 func (t *Txn) seal(i int, o *output) error {
 	slot, err := t.w.fs.OpenDir("txn.seal.slot", t.at(fmt.Sprintf("s%d", i)))
@@ -157,8 +197,8 @@ func (t *Txn) exchange(i int) error {
 // errMoved says that a parent is another directory than at admission, or that one to be made is there.
 var errMoved = errors.New("directory was moved, replaced or made by somebody else")
 
-// parent returns the target's parent: the one that admission opened, if a fresh lookup still leads to it, or one that is
-// made now. Every directory that changes is remembered for the barrier.
+// parent returns the target's parent: the one that admission opened, if a fresh lookup still leads to it, or one that gets
+// its place now. Every directory that changes is remembered for the barrier.
 func (t *Txn) parent(i int) (*openDir, error) {
 	tg := &t.a.targets[i]
 	above, _ := tg.path.split()
@@ -177,16 +217,13 @@ func (t *Txn) parent(i int) (*openDir, error) {
 	d := tg.dir
 	t.changed[there.String()] = d.h
 	for _, p := range tg.missing {
-		if t.a.dirs[p] == nil { // once a job
-			at := durable.Name{Dir: d.h, Name: jobPath(p)[len(jobPath(p))-1]}
-			uid, gid := t.w.owner(d.st)
-			if err := t.w.mkdir(at, 0o777&^umask|d.st.Mode&setgid, uid, gid); err != nil {
+		if t.changed[p] == nil { // once a job
+			_, name := jobPath(p).split()
+			n := slices.IndexFunc(t.j.CreatedDirs, func(d CreatedDir) bool { return d.Path == p })
+			if err := t.w.fs.Move("txn.publish.mkdir", t.madeAt(n), durable.Name{Dir: d.h, Name: name}); err != nil {
 				if exists(err) {
 					err = errors.Join(errMoved, err)
 				}
-				return nil, err
-			}
-			if _, err := t.a.open(d, jobPath(p)); err != nil {
 				return nil, err
 			}
 		}

@@ -46,7 +46,40 @@ func (w *Workspace) Observe(j *Journal) (Seen, error) {
 		}
 		seen.Outputs = append(seen.Outputs, s)
 	}
+	seen.Dirs = make([]SeenDir, len(j.CreatedDirs))
+	for i, made := range slices.Backward(j.CreatedDirs) { // the inner ones first
+		if seen.Dirs[i], err = w.observeDir(j, made.Path, seen); err != nil {
+			return seen, op("observe", made.Path, err)
+		}
+	}
 	return seen, nil
+}
+
+// observeDir looks at the place of a created directory. What the job has in it are published outputs and further such
+// directories, if nobody has put anything into those.
+func (w *Workspace) observeDir(j *Journal, dir string, seen Seen) (s SeenDir, err error) {
+	h, err := w.openPath("txn.observe.made", w.root, jobPath(dir))
+	if displaced(err) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	defer shut(h)
+	st, err := w.fs.Stat("txn.observe.made", durable.Name{Dir: h})
+	if err != nil {
+		return s, err
+	}
+	s.DirID = dirID(st)
+	names, err := w.fs.List("txn.observe.made", h, len(j.Outputs)+len(j.CreatedDirs)+1)
+	for _, name := range names {
+		o := slices.IndexFunc(j.Outputs, func(o Output) bool { return o.Target == dir+"/"+name })
+		d := slices.IndexFunc(j.CreatedDirs, func(d CreatedDir) bool { return d.Path == dir+"/"+name })
+		ours := o >= 0 && j.Outputs[o].New != nil && seen.Outputs[o].Target.sameInode(*j.Outputs[o].New) ||
+			d >= 0 && seen.Dirs[d].DirID == j.CreatedDirs[d].DirID && !seen.Dirs[d].Others
+		s.Others = s.Others || !ours
+	}
+	return s, err
 }
 
 func (w *Workspace) observe(name string, o Output, job durable.Handle) (s SeenOutput, err error) {
@@ -139,9 +172,6 @@ func (w *Workspace) Apply(j *Journal, d Decision) error {
 			err = u.apply(a)
 		}
 	}
-	if err == nil && d.Resolution != RolledForward {
-		err = u.removeCreated()
-	}
 	if err != nil {
 		return op("undo", j.Job, err)
 	}
@@ -204,28 +234,32 @@ func (u *undoing) dir(p path) (durable.Handle, error) {
 	return u.dirs[key], nil
 }
 
-// removeCreated takes back the directories that publication made, innermost first. One that holds something else stays.
-func (u *undoing) removeCreated() error {
-	for _, dir := range slices.Backward(u.j.CreatedDirs) {
-		if !slices.ContainsFunc(u.j.Outputs, func(o Output) bool { return o.New != nil && within(o.Target, dir) }) {
-			continue // nothing was published there, hence nothing made
-		}
-		parent, name := jobPath(dir).split()
-		h, err := u.dir(parent)
-		if err == nil {
-			err = u.w.fs.Rmdir("txn.undo.rmdir", durable.Name{Dir: h, Name: name})
-		}
-		if err != nil && !displaced(err) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
-			return err
-		}
+// removeDir takes back a directory that publication made: no other one that has its name now, and none that holds
+// something.
+func (u *undoing) removeDir(made CreatedDir) error {
+	parent, name := jobPath(made.Path).split()
+	h, err := u.dir(parent)
+	if err != nil {
+		return err
 	}
-	return nil
+	at := durable.Name{Dir: h, Name: name}
+	st, err := u.w.fs.Stat("txn.undo.look", at)
+	if err == nil && dirID(st) == made.DirID {
+		err = u.w.fs.Rmdir("txn.undo.rmdir", at)
+	}
+	if displaced(err) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	return err
 }
 
 // apply does one action. After a rename it looks: the errno proves nothing, what lies at the target does.
 func (u *undoing) apply(a Action) error {
 	if a.Kind == ActRetire || a.Kind == ActQuarantine {
 		return nil
+	}
+	if a.Kind == ActRemoveDir {
+		return u.removeDir(u.j.CreatedDirs[a.Index])
 	}
 	o, staged := u.j.Outputs[a.Index], durable.Name{Dir: u.dirs["."], Name: fmt.Sprintf("o%d", a.Index)}
 	if a.Kind == ActKeepForeign {
@@ -244,7 +278,7 @@ func (u *undoing) apply(a Action) error {
 		err = u.w.fs.Move("txn.undo.restore", staged, target)
 	case ActRenameNew:
 		err = u.w.fs.Move("txn.undo.rename", target, staged)
-	case ActKeepForeign, ActRetire, ActQuarantine: // done above
+	case ActKeepForeign, ActRemoveDir, ActRetire, ActQuarantine: // done above
 	}
 	now, lerr := u.w.identify("txn.undo.look", target, o.known()...)
 	if lerr != nil {
