@@ -180,6 +180,21 @@ func TestWholeLogIsRead(t *testing.T) {
 	}
 }
 
+// TestPrintedError: a line that begins with the word ERROR fails a simulation, however it goes on; other words do not.
+func TestPrintedError(t *testing.T) {
+	said := func(line string) Report { return parseSimulate(Args{}, logOf(0, "tick\n"+line+"\ntick\n"), nil) }
+	for _, line := range []string{"ERROR", "ERROR x", "ERROR!", "ERROR(3)", "ERROR:", "ERROR: tb.v:3: x", "ERROR\t7"} {
+		if rep := said(line); rep.Verdict != Failed || len(rep.Diagnostics) != 1 || rep.Diagnostics[0].Severity != Error {
+			t.Errorf("%q: got %+v", line, rep)
+		}
+	}
+	for _, line := range []string{"ERRORS: 0", "ERROR_COUNT: 0", "ERRORLESS", "no ERROR", " ERROR: indented", "error: x", "0 ERRORS"} {
+		if rep := said(line); rep.Verdict != OK || len(rep.Diagnostics) != 0 {
+			t.Errorf("%q: got %+v", line, rep)
+		}
+	}
+}
+
 // TestLogCut: what the log's cap took may have been an error, so a clean verdict counted from it is none.
 func TestLogCut(t *testing.T) {
 	c := row(t, "iverilog_silent")

@@ -26,7 +26,7 @@ func iverilogSimulate() *Tool {
 	return &Tool{
 		Name: "iverilog_simulate", Title: "Simulate Verilog with Icarus",
 		Doc: "Compiles a Verilog test bench with Icarus Verilog and runs it. " +
-			"Fails on $error, $fatal, $stop, a file that $readmemh, $readmemb, $writememh or $dumpfile cannot open, or a line that begins with ERROR; " +
+			"Fails on $error, $fatal, $stop, a file that $readmemh, $readmemb, $writememh or $dumpfile cannot open, or a line that begins with the word ERROR (not ERRORS or ERROR_COUNT); " +
 			"a $fopen that fails is silent: it returns 0 to the design. " +
 			"Writes the waves that the design dumps, and what it prints, on request. The design runs: it can open files. Findings are warnings.",
 		Trust: Design, LogIsEvidence: true,
@@ -181,7 +181,10 @@ func (s *simulation) ran(line []byte) {
 		}
 		return
 	}
+	after, alarm := bytes.CutPrefix(line, []byte("ERROR"))
 	switch {
+	case alarm && (len(after) == 0 || !isWord(after[0])): // what test benches print by hand; ERRORS and ERROR_COUNT are other words
+		s.add(Diagnostic{Severity: Error, Message: string(line)})
 	case bytes.HasPrefix(line, []byte("   ")) && bytes.Contains(line, []byte(" Time: ")) && bytes.Contains(line, []byte(" Scope: ")):
 		s.more("(" + strings.Replace(strings.Replace(strings.TrimSpace(string(line)), "Time:", "time", 1), "Scope:", "in", 1) + ")")
 		s.last = nil
