@@ -119,7 +119,7 @@ func ConfigKeys() []ConfigKey {
 		{"audit_retention", "`2160h`", "how long events are kept"},
 		{"min_free_bytes", "`64MiB`", "calls are refused below this room on the workspace's volume"},
 		{"min_free_inodes", "`128`", "the same for inodes; 0: no minimum"},
-		{"tool_limits", "the tool's own", "by tool: `wall`, `memory`, `pids`, `staging`, `log`"},
+		{"tool_limits", "the tool's own", "by tool, instead of its own: `wall` (from 1s; default and ceiling of a call's time), `memory`, `pids`, `staging`, `log`"},
 		{"tools", "none", "declared tools; `eda-sidecar tools schema` prints their JSON Schema"},
 		{"listen", "`127.0.0.1:8080`", "loopback address and port of a server's MCP endpoint; `--listen` wins"},
 		{"metrics_listen", "`127.0.0.1:9090`", "address and port of a server's metrics and probes; with `--stdio` none unless set; `--metrics-listen` wins"},
@@ -450,8 +450,12 @@ func (v *validator) catalog(c *Config, tools adapters.Declarations, limits map[s
 		if l.Pids < 0 {
 			v.bad(key+".pids", "%d is below zero", l.Pids)
 		}
+		wall := v.duration(key+".wall", l.Wall, 0)
+		if wall > 0 && wall < time.Second {
+			v.bad(key+".wall", "%q is less than a second, which no call could ask for", l.Wall)
+		}
 		c.ToolLimits[name] = adapters.Limits{
-			Wall: v.duration(key+".wall", l.Wall, 0), MemoryBytes: v.size(key+".memory", l.Memory, 0), Pids: l.Pids,
+			Wall: wall, MemoryBytes: v.size(key+".memory", l.Memory, 0), Pids: l.Pids,
 			StagingBytes: v.size(key+".staging", l.Staging, 0), LogBytes: v.size(key+".log", l.Log, 0),
 		}
 	}

@@ -154,6 +154,7 @@ func TestConfigRefuses(t *testing.T) {
 			name: "tool_limits", text: "tool_limits: {no_tool: {wall: 1m}, yosys_synth: {wall: x, memory: y, pids: -1, staging: z, log: 0}}",
 			want: []string{"tool_limits.no_tool", "tool_limits.yosys_synth.wall", ".memory", ".pids", ".staging", ".log"},
 		},
+		{name: "short_wall", text: "tool_limits: {yosys_synth: {wall: 999ms}}", want: []string{"tool_limits.yosys_synth.wall"}},
 		{name: "tools", text: "grace: x\ntools: [{name: BAD}]", want: []string{"grace", "tools[0]"}},
 		{name: "state_in_workspace", change: func(f *Flags) { f.StateDir = filepath.Join(f.Workspace, "state") }, want: []string{"state_dir"}},
 		{name: "state_in_jobs", change: func(f *Flags) { f.StateDir = filepath.Join(f.Workspace, ".eda-sidecar", "jobs") }, want: []string{"state_dir"}},

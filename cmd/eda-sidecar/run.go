@@ -32,7 +32,7 @@ it changes nothing.`,
 	c.Flags().StringArrayVarP(&outs, "out", "o", nil, "output NAME and its TARGET in the workspace; may be given many times")
 	c.Flags().StringVar(&session, "session", "", "name of the session to work in; it is made if there is none. The command may change its vars in _state.next.json")
 	c.Flags().BoolVar(&allowEmpty, "allow-empty", false, "an output of no bytes is whole")
-	c.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long the command may run")
+	c.Flags().DurationVar(&timeout, "timeout", 0, "how long the command may run (default 10m, or tool_limits.run.wall)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
 	c.RunE = func(c *cobra.Command, argv []string) error {
 		targets, err := parseOuts(outs, allowEmpty)
@@ -47,8 +47,8 @@ it changes nothing.`,
 		if err != nil {
 			return err
 		}
-		if timeout <= 0 {
-			return fmt.Errorf("--timeout %v: want a duration above zero", timeout)
+		if err := wantTime(c, timeout); err != nil {
+			return err
 		}
 		s, _, err := open(c, flags)
 		if err != nil {
@@ -66,6 +66,14 @@ it changes nothing.`,
 		return printResult(c.OutOrStdout(), c.ErrOrStderr(), s.Runner.Run(c.Context(), req), asJSON)
 	}
 	return c
+}
+
+// wantTime refuses a --timeout that was given and leaves no time; without one it is zero, for the tool's own.
+func wantTime(c *cobra.Command, timeout time.Duration) error {
+	if timeout <= 0 && c.Flags().Changed("timeout") {
+		return fmt.Errorf("--timeout %v: want a duration above zero", timeout)
+	}
+	return nil
 }
 
 func parseOuts(outs []string, allowEmpty bool) (parsed []adapters.Out, err error) {

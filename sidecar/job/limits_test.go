@@ -81,6 +81,22 @@ func TestHostLimits(t *testing.T) {
 	}
 }
 
+// TestHostCeiling holds the host's wall time over both of the tool's own: the smallest of config, tool and call wins.
+func TestHostCeiling(t *testing.T) {
+	for _, wall := range []time.Duration{5 * time.Second, 2 * time.Hour} { // the tool: 20 s, at most 1 m
+		r := newRig(t, parts{o: Options{Limits: map[string]adapters.Limits{"test_tool": {Wall: wall}}}})
+		tool := limited("echo new > $A")
+		if l := r.Limits(tool); l.Wall != wall || l.WallMax != wall {
+			t.Errorf("config %v: %v, at most %v", wall, l.Wall, l.WallMax)
+		}
+		req := r.with(tool, "a")
+		req.Timeout = wall
+		r.want(req, OK)
+		req.Timeout++
+		r.want(req, InvalidArgument)
+	}
+}
+
 // TestKernelLimits gives the kernel's word on limits its code. The word is the test's: controllers may be bound elsewhere.
 func TestKernelLimits(t *testing.T) {
 	one := int64(1)

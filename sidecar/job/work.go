@@ -296,11 +296,12 @@ func (c *call) timeout() time.Duration {
 
 func (c *call) effective() adapters.Limits { return c.Limits(c.req.Tool) }
 
-// Limits are the tool's limits under the host's config.
+// Limits are the tool's limits under the host's config, whose wall time is the default and the ceiling of what a call may
+// ask for.
 func (r *Runner) Limits(t *adapters.Tool) adapters.Limits {
 	l, host := t.Limits, r.o.Limits[t.Name]
 	if host.Wall > 0 {
-		l.Wall, l.WallMax = host.Wall, max(l.WallMax, host.Wall)
+		l.Wall, l.WallMax = host.Wall, host.Wall
 	}
 	for _, f := range []struct{ to, from *int64 }{
 		{&l.MemoryBytes, &host.MemoryBytes}, {&l.Pids, &host.Pids}, {&l.StagingBytes, &host.StagingBytes}, {&l.LogBytes, &host.LogBytes},
