@@ -16,6 +16,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
@@ -56,8 +57,8 @@ end; a second one leaves at once.`,
 		if err != nil {
 			return err
 		}
-		if timeout < 0 {
-			return fmt.Errorf("--timeout %v: want a duration above zero", timeout)
+		if err := wantTime(c, timeout); err != nil {
+			return err
 		}
 		var progress func(string)
 		if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
@@ -73,11 +74,8 @@ end; a second one leaves at once.`,
 			return err
 		}
 		args := tool.typed(words)
-		if tool.takes("timeout_s") && timeout > 0 {
-			args["timeout_s"] = int(math.Ceil(timeout.Seconds()))
-		}
-		if tool.takes("session_id") && tool.takes("wait_seconds") && (c.Flags().Changed("session") || !tool.Annotations.ReadOnlyHint) {
-			args["session_id"] = session
+		if err := tool.flags(c.Flags(), session, timeout, args); err != nil {
+			return err
 		}
 		answer, err := cl.follow(c.Context(), tool, args)
 		if err != nil {
@@ -95,6 +93,26 @@ type offered struct {
 }
 
 func (t offered) takes(name string) bool { return t.properties[name] != nil }
+
+// flags adds what --session and --timeout say to the arguments of a tool that runs. For any other they would be ignored.
+func (t offered) flags(given *pflag.FlagSet, session string, timeout time.Duration, args map[string]any) error {
+	named, runs := given.Changed("session"), t.takes("timeout_s")
+	switch {
+	case named && !runs && t.takes("session_id"):
+		return fmt.Errorf("--session: tool %q runs nothing, it takes session_id=ID", t.Name)
+	case named && !runs:
+		return fmt.Errorf("--session: tool %q works in no session", t.Name)
+	case timeout > 0 && !runs:
+		return fmt.Errorf("--timeout: tool %q runs nothing", t.Name)
+	}
+	if timeout > 0 {
+		args["timeout_s"] = int(math.Ceil(timeout.Seconds()))
+	}
+	if runs && (named || !t.Annotations.ReadOnlyHint) {
+		args["session_id"] = session
+	}
+	return nil
+}
 
 // find returns the server's tool of this name.
 func (cl *client) find(name string) (offered, error) {

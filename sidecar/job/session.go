@@ -57,7 +57,7 @@ func (r *Runner) Session(ctx context.Context, principal, id string) (ledger.Sess
 // only its id finds.
 func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledger.Session, error) {
 	if len(name) > 128 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return ledger.Session{}, failf(InvalidArgument, "session name %.40q: want at most 128 bytes of UTF-8 without control characters", name)
+		return ledger.Session{}, failf(InvalidArgument, "use session name %.40q: want at most 128 bytes of UTF-8 without control characters", name)
 	}
 	row, err := r.ledger.SessionByName(ctx, principal, name)
 	if !errors.Is(err, ledger.ErrNotFound) {
