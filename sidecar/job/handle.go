@@ -46,7 +46,8 @@ func (h *Handle) Detach() bool { return h.c.cell.Detach() }
 // Abandon says that the caller is gone, which cancels the job unless it was handed over. It reports whether it did.
 func (h *Handle) Abandon() bool { return h.c.cell.Abandon(outcome.Cancelled) }
 
-func (h *Handle) ended() bool {
+// Ended reports whether there is a terminal answer.
+func (h *Handle) Ended() bool {
 	select {
 	case <-h.done:
 		return true
@@ -118,7 +119,7 @@ func (h *Handle) Status() Status {
 	a, now := h.c.at.Load(), h.c.o.Now()
 	s := Status{State: a.state, Percent: a.progress.Percent, Elapsed: now.Sub(h.c.asked), Deadline: a.deadline}
 	switch cause := h.c.cell.Aborted(); {
-	case h.ended():
+	case h.Ended():
 		s.State, s.Percent = StateDone, 0
 	case cause != outcome.None:
 		s.State = StateStopping
@@ -175,7 +176,7 @@ func (h *Handle) Log(offset, limit int64) (p Part, err error) {
 			return part(f, offset, limit)
 		}
 	}
-	if !h.ended() {
+	if !h.Ended() {
 		return Part{}, nil
 	}
 	ends := h.result.Log.Head + h.result.Log.Tail
@@ -187,7 +188,7 @@ func (h *Handle) Log(offset, limit int64) (p Part, err error) {
 // Output returns at most limit bytes of a committed output, from offset on. The error wraps fs.ErrNotExist if the job has
 // no such output, or if nothing is at its target.
 func (h *Handle) Output(name string, offset, limit int64) (p Part, err error) {
-	if !h.ended() || h.result.Code != OK || !h.c.mutates {
+	if !h.Ended() || h.result.Code != OK || !h.c.mutates {
 		return p, fmt.Errorf("output %q of a job that has not committed: %w", name, fs.ErrNotExist)
 	}
 	f, current, err := h.c.files.OpenOutput(h.c.journal, name)

@@ -157,7 +157,7 @@ func (r *Registry) Counts() (n Counts) {
 func (r *Registry) countLocked() (running, queued int) {
 	for _, h := range r.jobs {
 		switch {
-		case h.ended():
+		case h.Ended():
 		case h.c.at.Load().state == StateQueued:
 			queued++
 		default:
@@ -247,7 +247,7 @@ func (r *Registry) abort(which func(*Handle) bool) {
 	r.mu.Lock()
 	var all []*Handle
 	for _, h := range r.jobs {
-		if !h.ended() && which(h) {
+		if !h.Ended() && which(h) {
 			all = append(all, h)
 		}
 	}

@@ -210,7 +210,7 @@ func TestCloseByForce(t *testing.T) {
 	go func() { waits <- reg.CloseSession(patient, me, req.Session, false) }()
 	until(t, "the close waits", func() bool { return r.table.Queued() == 2 })
 	cancel()
-	if err := <-waits; err == nil || first.ended() {
+	if err := <-waits; err == nil || first.Ended() {
 		t.Fatalf("a close without force: %v", err)
 	}
 	ok(t, reg.CloseSession(t.Context(), me, req.Session, true))

@@ -37,6 +37,7 @@ type call struct {
 	raw      map[string]json.RawMessage // as given
 	args     adapters.Args
 	progress progress
+	client   *mcpClient // nil: of no MCP session that a DELETE can end
 }
 
 // handler answers the calls of one tool: the same way for each, and never with an error, which the SDK would send as one of
@@ -54,6 +55,13 @@ func (s *Server) handler(t *tool) mcp.ToolHandler {
 			return toResult(ended(r)), nil
 		}
 		defer leave()
+		if id := req.Session.ID(); id != "" {
+			var end context.CancelFunc
+			c.ctx, end = context.WithCancel(ctx)
+			defer end()
+			c.client = s.clients.get(id, c.who.Name)
+			defer context.AfterFunc(c.client.ctx, end)()
+		}
 		return toResult(c.do(req.Params.Arguments)), nil
 	}
 }
@@ -129,6 +137,9 @@ func (c *call) start() answer {
 	h := c.o.Registry.Start(req)
 	defer h.Abandon() // nothing, once the job is handed over or has ended
 	defer context.AfterFunc(c.ctx, func() { h.Abandon() })()
+	if c.client != nil && !c.args.Bool("detach") {
+		c.clients.add(c.client, h)
+	}
 	if !c.args.Bool("detach") && c.await(h, c.wait()) {
 		return ended(h.Result())
 	}
@@ -160,12 +171,7 @@ func (c *call) await(h *job.Handle, d time.Duration) (done bool) {
 		case <-timer.C:
 		case <-c.ctx.Done():
 		}
-		select {
-		case <-h.Done():
-			return true
-		default:
-			return false
-		}
+		return h.Ended()
 	}
 }
 

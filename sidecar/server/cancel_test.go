@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -101,6 +102,20 @@ func TestCancel(t *testing.T) {
 			cancel()
 			<-gone
 		}},
+		{"b_delete", func(w *world, arguments args) {
+			c := w.connect("b", "alice")
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				_, _ = c.try(w.t.Context(), "shell_run", arguments) // it may be answered, or not
+			}()
+			w.staged()
+			w.end(c)
+			if left := w.alive(); len(left) > 0 {
+				w.t.Errorf("alive when DELETE is answered: %q", left)
+			}
+			within(w.t, "the call ends", gone)
+		}},
 		{"job_cancel", func(w *world, arguments args) {
 			c := w.connect("b", "alice")
 			arguments["detach"] = true
@@ -148,6 +163,77 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// end sends a client's DELETE: its own Close would wait for its calls first.
+func (w *world) end(c *client) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, w.url, nil)
+	ok(w.t, err)
+	headers(r, "alice", "", args{})
+	r.Header.Set("Mcp-Protocol-Version", eras["b"])
+	r.Header.Set("Mcp-Session-Id", c.ID())
+	resp, err := http.DefaultClient.Do(r)
+	ok(w.t, err)
+	ok(w.t, resp.Body.Close())
+	if resp.StatusCode != http.StatusNoContent {
+		w.t.Errorf("DELETE is answered with %d", resp.StatusCode)
+	}
+}
+
+// TestDelete: DELETE ends what its MCP session started and waits for, also what was handed over: but nothing that was to be
+// detached, nobody else's, and no wait for them.
+func TestDelete(t *testing.T) {
+	w := newWorld(t)
+	c, other := w.connect("b", "alice"), w.connect("b", "alice")
+	start := func(c *client, name string, more args) string {
+		script, _ := w.gated(name)
+		a := args{"session_id": c.call("session_open", args{"name": name}, job.OK).Session, "script": script, "out": name + ".txt", "wait_seconds": 0}
+		maps.Copy(a, more)
+		return c.call("shell_run", a, "").Job
+	}
+	handed, detached, others := start(c, "handed", nil), start(c, "detached", args{"detach": true}), start(other, "others", nil)
+	waits := make(chan struct{})
+	go func() {
+		defer close(waits)
+		p := &mcp.CallToolParams{Name: "job_wait", Arguments: args{"job_id": detached}}
+		p.SetProgressToken("token")
+		_, _ = c.CallTool(t.Context(), p) // as above
+	}()
+	within(t, "the wait has begun", c.progress)
+	began := time.Now()
+	w.end(c)
+	within(t, "the wait ends", waits)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("DELETE took %v", took)
+	}
+	if h := w.registry.Find("alice", handed); !h.Ended() || h.Result().Code != job.CodeCancelled {
+		t.Errorf("what was handed over: %+v", h.Status())
+	}
+	for _, id := range []string{detached, others} {
+		if a := other.call("job_wait", args{"job_id": id, "wait_seconds": 0}, ""); a.Job != id {
+			t.Errorf("got %s", a.raw)
+		}
+	}
+}
+
+// TestKeepAlive: a client that gives up on an answer without headers hears of a job that prints nothing.
+func TestKeepAlive(t *testing.T) {
+	for era := range eras {
+		for _, pause := range []time.Duration{20 * time.Millisecond, time.Hour} {
+			t.Run(fmt.Sprint(era, "_", pause), func(t *testing.T) {
+				w := newWorld(t, func(o *server.Options) { o.Limits.KeepAlive = pause })
+				impatient := http.DefaultTransport.(*http.Transport).Clone()
+				impatient.ResponseHeaderTimeout = 500 * time.Millisecond
+				defer impatient.CloseIdleConnections()
+				c := connect(t, era, &mcp.StreamableClientTransport{Endpoint: w.url, HTTPClient: &http.Client{Transport: bearer{token("alice"), impatient}}, MaxRetries: -1})
+				a, err := c.try(t.Context(), "shell_run", args{"session_id": "default", "script": w.script("silent.sh", "sleep 1.2; echo new > $1; echo done"), "out": "out.txt"})
+				if alive := pause < time.Second; (err == nil && a.Code == job.OK) != alive {
+					t.Errorf("code %q, %v", a.Code, err)
+				}
+			})
+		}
+	}
+}
+
 // gated is a script that ends when the gate is opened, and what opens it.
 func (w *world) gated(name string) (script string, open func()) {
 	w.t.Helper()
@@ -167,7 +253,6 @@ func TestLongCall(t *testing.T) {
 			if a.next != "job_wait" || a.Job == "" || !strings.Contains(a.text, a.Job) {
 				t.Errorf("pending: %s, text %q", a.raw, a.text)
 			}
-			ok(t, first.Close())
 			c := w.connect(era, "alice")
 			c.call("job_wait", args{"job_id": a.Job, "wait_seconds": 0}, "")
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

@@ -10,6 +10,7 @@
 //     printed (TestBudget, TestRefusals).
 //   - What an answer says is the job's result, in the published schema (TestEveryTool).
 //   - Nobody sees, waits for or cancels what is another principal's, nor learns that it exists (TestOwnership).
+//   - A stream is never silent for longer than 15 s (TestKeepAlive); a DELETE ends what its MCP session started (TestDelete).
 //   - A job that is handed over outlives its call; one whose caller cannot have learnt its id does not (TestLongCall).
 //
 // # Not guaranteed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,45 +59,104 @@ const sessionHeader = "Mcp-Session-Id"
 
 // serveB serves era B, where a request without a session may make one, which then costs memory until it times out.
 func (s *Server) serveB(b http.Handler, w http.ResponseWriter, r *http.Request) {
-	makes := r.Method == http.MethodPost && r.Header.Get(sessionHeader) == ""
+	id := r.Header.Get(sessionHeader)
+	makes := r.Method == http.MethodPost && id == ""
 	who, _ := r.Context().Value(whoKey{}).(Principal) // there is one: it came through the verifier
-	if makes && !s.clients.room(s.mcp.Sessions(), who.Name, s.o.Limits) {
+	switch {
+	case makes && !s.clients.room(s.mcp.Sessions(), who.Name, s.o.Limits):
 		unavailable(w, "too many MCP sessions")
 		return
+	case r.Method == http.MethodDelete:
+		ctx, cancel := context.WithTimeout(r.Context(), deleteTimeout)
+		defer s.clients.end(ctx, id, who.Name)() // the SDK would wait for the calls that go on, and cancel none
+		cancel()
 	}
 	b.ServeHTTP(w, r)
 	if id := w.Header().Get(sessionHeader); makes && id != "" {
-		s.clients.add(id, who.Name)
+		s.clients.get(id, who.Name)
 	}
 }
 
-// clients knows whose the MCP sessions are: the SDK does not tell when one ends.
+// deleteTimeout bounds how long a DELETE waits for the proof that the jobs of its MCP session are dead.
+const deleteTimeout = 10 * time.Second
+
+// clients knows the MCP sessions: the SDK tells neither when one ends nor what goes on in it.
 type clients struct {
-	mu    sync.Mutex
-	owner map[string]string // guarded by mu; by id
+	mu   sync.Mutex
+	open map[string]*mcpClient // guarded by mu; by id
 }
 
-func (m *clients) add(id, name string) {
+// mcpClient is one MCP session of era B.
+type mcpClient struct {
+	owner string
+	ctx   context.Context // ends with a DELETE
+	leave context.CancelFunc
+	jobs  []*job.Handle // guarded by the mutex of clients; of its calls, without those that asked to be detached
+}
+
+// get returns the MCP session of an id: at the latest its first call makes it known.
+func (m *clients) get(id, name string) *mcpClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.owner[id] = name
+	c := m.open[id]
+	if c == nil {
+		c = &mcpClient{owner: name}
+		c.ctx, c.leave = context.WithCancel(context.Background())
+		m.open[id] = c
+	}
+	return c
+}
+
+// add notes that a job ends with its MCP session.
+func (m *clients) add(c *mcpClient, h *job.Handle) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.jobs = append(slices.DeleteFunc(c.jobs, (*job.Handle).Ended), h)
 }
 
 // room reports whether one more may be made.
 func (m *clients) room(living iter.Seq[*mcp.ServerSession], name string, l Limits) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before, mine := m.owner, 0
-	m.owner = map[string]string{}
+	before, mine := m.open, 0
+	m.open = map[string]*mcpClient{}
 	for session := range living {
-		if owner, ok := before[session.ID()]; ok {
-			m.owner[session.ID()] = owner
-			if owner == name {
+		if c, ok := before[session.ID()]; ok {
+			m.open[session.ID()] = c
+			if c.owner == name {
 				mine++
 			}
 		}
 	}
-	return len(m.owner) < l.Sessions && mine < l.SessionsPerPrincipal
+	return len(m.open) < l.Sessions && mine < l.SessionsPerPrincipal
+}
+
+// end cancels what goes on in a principal's MCP session, also what was handed over, and waits until it is proven dead or ctx ends. It
+// returns what forgets the session, once no call of it is left.
+func (m *clients) end(ctx context.Context, id, name string) (forget func()) {
+	m.mu.Lock()
+	c := m.open[id]
+	if c == nil || c.owner != name { // which the SDK refuses
+		m.mu.Unlock()
+		return func() {}
+	}
+	jobs := slices.Clone(c.jobs)
+	m.mu.Unlock()
+	c.leave()
+	for _, h := range jobs {
+		h.Cancel()
+	}
+	for _, h := range jobs {
+		select {
+		case <-h.Done():
+		case <-ctx.Done():
+		}
+	}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.open, id)
+	}
 }
 
 // handOverKey is the key of the handOver in the context of a request of era A.

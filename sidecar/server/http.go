@@ -27,6 +27,7 @@ const (
 
 // serveHTTP is the chain in front of the SDK: cheap checks first, and nothing of a body before its sender is known.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines is no network's
 	// Host, then Origin: a page that rebinds its name to loopback has both equal, and neither is ours
 	if !s.hosts[strings.ToLower(r.Host)] {
 		http.Error(w, "host is not allowed", http.StatusForbidden)
@@ -63,6 +64,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
 	r.Header = r.Header.Clone()
 	r.Header.Set("Authorization", "Bearer -") // the SDK wants one, and needs none
+	stream := r.Method == http.MethodGet
 	if r.Method == http.MethodPost {
 		body, status, refusal := s.body(w, r)
 		if refusal != nil {
@@ -78,10 +80,11 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 			unavailable(w, "draining")
 			return
 		}
+		stream = m.Method == "tools/call"
 		r.Header.Set(requestID, m.id())
 		r.Body = io.NopCloser(bytes.NewReader(body)) // whole: the SDK never waits for a client
 	}
-	s.router.ServeHTTP(w, r)
+	s.serveAlive(s.router, w, r, stream)
 }
 
 // body reads all of a request's body, within its bound and its time, and checks that it means the same to every reader.

@@ -60,13 +60,11 @@ type pendingLog struct {
 
 // told is what can be said of a job now.
 func told(h *job.Handle) answer {
-	select {
-	case <-h.Done():
+	if h.Ended() {
 		return ended(h.Result())
-	default:
-		p := pendingOf(h)
-		return answer{pending: &p}
 	}
+	p := pendingOf(h)
+	return answer{pending: &p}
 }
 
 func pendingOf(h *job.Handle) pending {

@@ -253,18 +253,21 @@ type client struct {
 }
 
 // bearer adds a token to each request.
-type bearer string
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+string(b))
-	return http.DefaultTransport.RoundTrip(r)
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(r)
 }
 
 // connect connects a client of an era over HTTP.
 func (w *world) connect(era, user string) *client {
 	w.t.Helper()
-	return connect(w.t, era, &mcp.StreamableClientTransport{Endpoint: w.url, HTTPClient: &http.Client{Transport: bearer(token(user))}, DisableStandaloneSSE: true})
+	return connect(w.t, era, &mcp.StreamableClientTransport{Endpoint: w.url, HTTPClient: &http.Client{Transport: bearer{token(user), http.DefaultTransport}}, DisableStandaloneSSE: true})
 }
 
 func connect(t testing.TB, era string, transport mcp.Transport) *client {

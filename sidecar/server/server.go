@@ -45,6 +45,7 @@ type Limits struct {
 	Sessions             int           // MCP sessions of era B, which end when they were idle for 30 min; 0: 1000
 	SessionsPerPrincipal int           // 0: 100
 	BodyTimeout          time.Duration // for the whole body of a request; 0: 10 s
+	KeepAlive            time.Duration // silence of a call until its stream gets a comment; then three times as long; 0: 5 s
 }
 
 // Notice is something that no event of the audit trail tells. It holds no token.
@@ -79,7 +80,7 @@ func New(o Options) (*Server, error) {
 	for _, g := range []*gate{&s.calls, &s.running} {
 		g.all, g.each, g.open = s.o.Limits.Calls, s.o.Limits.CallsPerPrincipal, map[string]int{}
 	}
-	s.clients.owner = map[string]string{}
+	s.clients.open = map[string]*mcpClient{}
 	s.hosts, s.origins = o.allowed()
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "eda-sidecar", Title: "EDA tools as transactions", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
@@ -99,7 +100,7 @@ func New(o Options) (*Server, error) {
 func (l *Limits) defaults() {
 	l.Calls, l.CallsPerPrincipal = cmp.Or(l.Calls, 512), cmp.Or(l.CallsPerPrincipal, 256)
 	l.Sessions, l.SessionsPerPrincipal = cmp.Or(l.Sessions, 1000), cmp.Or(l.SessionsPerPrincipal, 100)
-	l.BodyTimeout = cmp.Or(l.BodyTimeout, 10*time.Second)
+	l.BodyTimeout, l.KeepAlive = cmp.Or(l.BodyTimeout, 10*time.Second), cmp.Or(l.KeepAlive, 5*time.Second)
 }
 
 // Handler serves /mcp and nothing else. Whoever owns the listener sets the limits of the http.Server.
