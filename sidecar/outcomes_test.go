@@ -82,10 +82,20 @@ type heard struct {
 	tell func(*metrics.Sink)
 }
 
+// bearer adds a token to each request.
+type bearer string
+
+// RoundTrip implements http.RoundTripper.
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+string(b))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
 // serve starts a service and connects a client.
 func (w *world) serve(queue time.Duration) *walk {
 	w.t.Helper()
-	cfg, err := LoadConfig(Flags{Workspace: w.dir, Config: w.dir + ".yaml", Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", Auth: "local"})
+	cfg, err := LoadConfig(Flags{Workspace: w.dir, Config: w.dir + ".yaml", Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0"})
 	ok(w.t, err)
 	cfg.Grace, cfg.QueueTimeout = 50*time.Millisecond, queue
 	shell, _ := cfg.Catalog.Tool("sh_run")
@@ -118,8 +128,10 @@ func (w *world) serve(queue time.Duration) *walk {
 		w.t.Fatal(v.end())
 	}
 	v.side = v.address("metrics and probes")
+	token, err := Token(cfg, false)
+	ok(w.t, err)
 	v.client, err = mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(context.Background(), &mcp.StreamableClientTransport{
-		Endpoint: "http://" + v.address("serving"), MaxRetries: -1, DisableStandaloneSSE: true,
+		Endpoint: "http://" + v.address("serving"), MaxRetries: -1, DisableStandaloneSSE: true, HTTPClient: &http.Client{Transport: bearer(token)},
 	}, nil)
 	ok(w.t, err)
 	return v
