@@ -60,7 +60,8 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 			found = append(found, text)
 		}
 		if err != nil {
-			add("tool "+t.Name, cgroup.Warn, err.Error(), job.ToolNotInstalled.Hint())
+			_ = errors.As(err, &failed) // every error of Programs is one
+			add("tool "+t.Name, cgroup.Warn, err.Error(), failed.Advice())
 			continue
 		}
 		add("tool "+t.Name, cgroup.OK, strings.Join(found, ", "), "")

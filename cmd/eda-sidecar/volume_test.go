@@ -56,6 +56,23 @@ func TestVolumesRefused(t *testing.T) {
 	}
 }
 
+// TestKernelVolumesRefused: what the kernel keeps for itself is no workspace, and nothing is made there: on cgroupfs a
+// directory would be a group.
+func TestKernelVolumesRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.refused = true
+	group := filepath.Join(cgroup2(t), "e2e-"+w.mark)
+	ok(t, os.Mkdir(group, 0o755))
+	t.Cleanup(func() { ok(t, os.Remove(group)) }) // fails if anything was made in it
+	for name, dir := range map[string]string{"cgroupfs": group, "procfs": "/proc/sys", "sysfs": "/sys/kernel"} {
+		a := w.do("recover", "-w", dir, "--state-dir", filepath.Join(t.TempDir(), "state"))
+		if a.exit != exitUsage || !strings.Contains(a.err, "workspace on "+name) || !strings.Contains(a.err, "put it on a local or block volume") {
+			t.Errorf("in %s: %v", dir, a)
+		}
+	}
+}
+
 // TestVolumes: the control of those refused, a whole transaction on the others.
 func TestVolumes(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T) string{
@@ -136,6 +153,9 @@ func TestFullVolume(t *testing.T) {
 			// nothing at all
 			free = fill(t, w.dir)
 			full("full", w.sh("echo second >{x}", "x=build/a.v"))
+			if a := w.do("doctor"); strings.Contains(a.out, "install it") || !strings.Contains(a.out, "free space") {
+				t.Errorf("doctor on a full volume: %v", a)
+			}
 			free()
 			w.want(w.sh("echo first >{x}", "x=build/a.v"), exitOK, job.OK)
 

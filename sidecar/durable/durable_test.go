@@ -369,10 +369,17 @@ func TestVolumesByName(t *testing.T) {
 		{"SMB", unix.CIFS_SUPER_MAGIC, false, false},
 		{"Ceph", unix.CEPH_SUPER_MAGIC, false, false},
 		{"FUSE", unix.FUSE_SUPER_MAGIC, true, false},
+		{"cgroupfs", unix.CGROUP2_SUPER_MAGIC, false, false},
+		{"cgroupfs", unix.CGROUP_SUPER_MAGIC, false, false},
+		{"procfs", unix.PROC_SUPER_MAGIC, false, false},
+		{"sysfs", unix.SYSFS_MAGIC, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := scripted{OS(), tt.magic}
 			h := root(t, f, t.TempDir())
+			if got, err := OnCgroupfs(f, h); got != (tt.name == "cgroupfs") || err != nil {
+				t.Errorf("on cgroupfs: %t, %v", got, err)
+			}
 			for use, got := range map[string]error{"workspace": CheckWorkspace(f, h), "state directory": CheckState(f, h)} {
 				want := map[string]bool{"workspace": tt.workspace, "state directory": tt.state}[use]
 				var v *VolumeError

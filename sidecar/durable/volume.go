@@ -12,6 +12,7 @@ const (
 	workspaceFix = "put it on a local or block volume (ext4, xfs)"
 	stateFix     = "give --state-dir a local volume"
 	noExchange   = "which has no atomic exchange"
+	cgroupfs     = "cgroupfs"
 )
 
 // refusal says what a file system is called and why it cannot carry a workspace (empty: let the probe decide) or a state directory.
@@ -20,6 +21,7 @@ type refusal struct{ name, workspace, state string }
 const (
 	passesLandlock = "its subvolume ioctls pass Landlock"
 	remote         = "SQLite's WAL needs memory shared by all openers"
+	kernels        = "it is the kernel's own and keeps no files"
 )
 
 // refusals by statfs f_type (statfs(2), linux/magic.h). FUSE is left to [Probe].
@@ -35,6 +37,10 @@ func refusals(magic uint32) refusal {
 		unix.SMB_SUPER_MAGIC:       {"SMB", noExchange, remote},
 		unix.CEPH_SUPER_MAGIC:      {"Ceph", noExchange, remote},
 		unix.FUSE_SUPER_MAGIC:      {"FUSE", "", remote},
+		unix.CGROUP2_SUPER_MAGIC:   {cgroupfs, kernels, kernels},
+		unix.CGROUP_SUPER_MAGIC:    {cgroupfs, kernels, kernels},
+		unix.PROC_SUPER_MAGIC:      {"procfs", kernels, kernels},
+		unix.SYSFS_MAGIC:           {"sysfs", kernels, kernels},
 	}[magic]
 }
 
@@ -54,6 +60,12 @@ func CheckState(fs FS, dir Handle) error {
 		err = &VolumeError{Use: "state directory", FS: r.name, Why: r.state, Fix: stateFix}
 	}
 	return err
+}
+
+// OnCgroupfs reports whether dir is in a cgroup file system, of either version.
+func OnCgroupfs(fs FS, dir Handle) (bool, error) {
+	v, err := fs.Statfs("durable.volume.cgroupfs", dir)
+	return err == nil && refusals(v.Magic).name == cgroupfs, err
 }
 
 // Probe tries every operation that a transaction rests on, in the empty directory dir, and looks at the effects:
