@@ -19,6 +19,7 @@ import (
 
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/cgroup"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/durable"
 )
 
 // Config is everything that can be set, validated. Make one with LoadConfig.
@@ -371,6 +372,14 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 		v.bad("workspace", "%q holds %q, which make, Yosys and others cannot be told in a path: use a directory without it (a bind mount will do)", workspace, workspace[i])
 		return
 	}
+	if side, err := os.Lstat(filepath.Join(workspace, ".eda-sidecar")); err == nil && !side.IsDir() {
+		what := "a file"
+		if side.Mode()&os.ModeSymlink != 0 {
+			what = "a symbolic link"
+		}
+		v.bad("workspace", "%q holds %s named .eda-sidecar, where the engine keeps a directory: put that back, or, if there was none, move this away", workspace, what)
+		return
+	}
 	if above := workspaceAbove(workspace); above != "" {
 		v.bad("workspace", "%q lies in the workspace %q, whose tools could read its ledger: name a directory outside", workspace, above)
 	}
@@ -401,8 +410,15 @@ func (v *validator) places(c *Config, flags Flags, stateDir string) {
 		if !filepath.IsAbs(dir) {
 			continue // said above
 		}
+		key := fmt.Sprintf("readable[%d]", i)
 		if dir = resolve(dir); within(c.StateDir, dir) || within(dir, c.StateDir) {
-			v.bad(fmt.Sprintf("readable[%d]", i), "%q would open the state directory to tools", dir)
+			v.bad(key, "%q would open the state directory to tools", dir)
+		}
+		if h, err := durable.OS().OpenRoot("sidecar.config.readable", dir); err == nil { // what is missing is skipped
+			in, err := durable.OnCgroupfs(durable.OS(), h)
+			if err = errors.Join(err, h.Close()); err != nil || in {
+				v.bad(key, "%q is on cgroupfs, which is the engine's alone", dir)
+			}
 		}
 	}
 }

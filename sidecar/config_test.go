@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
 )
 
 // load writes a configuration file and loads it for a fresh workspace.
@@ -110,6 +112,8 @@ func TestConfigFlags(t *testing.T) {
 
 // TestConfigRefuses wants every mistake named by its key, and all of them at once.
 func TestConfigRefuses(t *testing.T) {
+	site, err := cgroup.Discover(cgroup.Options{})
+	ok(t, err)
 	for _, tt := range []struct {
 		name, text string
 		change     func(*Flags)
@@ -161,6 +165,7 @@ func TestConfigRefuses(t *testing.T) {
 		{name: "state_is_workspace", change: func(f *Flags) { f.StateDir = f.Workspace }, want: []string{"state_dir"}},
 		{name: "state_holds_workspace", change: func(f *Flags) { f.StateDir = filepath.Dir(f.Workspace) }, want: []string{"state_dir"}},
 		{name: "readable_state", text: "state_dir: /var/lib/eda\nreadable: [/var/lib, /var/lib/eda/x]", want: []string{"readable[0]", "readable[1]"}},
+		{name: "readable_cgroupfs", text: "readable: [/usr, " + site.Mount + "]", want: []string{"readable[1]", "cgroupfs"}},
 		{name: "no_workspace", change: func(f *Flags) { f.Workspace += "/none" }, want: []string{"workspace"}},
 		{name: "file_workspace", change: func(f *Flags) { f.Workspace = f.Config }, want: []string{"workspace"}},
 		{name: "root_workspace", change: func(f *Flags) { f.Workspace = "/" }, want: []string{"workspace"}},

@@ -181,6 +181,33 @@ print(sqlite3.connect(sys.argv[1]).execute("SELECT v FROM meta WHERE k='workspac
 	}
 }
 
+// TestNoSide: a name .eda-sidecar that is no directory is said to be what it is, and left alone. The control is none.
+func TestNoSide(t *testing.T) {
+	t.Parallel()
+	for says, side := range map[string]func(w *world){
+		"":                        func(*world) {},
+		"a file named":            func(w *world) { w.write(".eda-sidecar", "theirs") },
+		"a symbolic link named":   func(w *world) { ok(w.t, os.Symlink("build", w.path(".eda-sidecar"))) },
+		"a symbolic link named .": func(w *world) { ok(w.t, os.Symlink("nowhere", w.path(".eda-sidecar"))) },
+	} {
+		w := newWorld(t)
+		side(w)
+		if says == "" {
+			w.sound()
+			continue
+		}
+		w.refused = true
+		for _, args := range [][]string{{"run", "--", "true"}, {"recover", "--dry-run"}, {"audit"}, {"doctor"}} {
+			if a := w.do(args...); a.exit != exitUsage || !strings.Contains(a.err, says) || !strings.Contains(a.err, "move this away") {
+				t.Errorf("%q: %v", args, a)
+			}
+		}
+		if names := w.list("build"); len(names) != 2 {
+			t.Errorf("%s: build holds %q", says, names)
+		}
+	}
+}
+
 // TestNoAccess: on a read-only mount, and for another user, the trail cannot be read, and the program says what can be
 // done. A copy can.
 func TestNoAccess(t *testing.T) {
