@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sys/unix"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 )
@@ -468,4 +469,46 @@ func TestServeStdio(t *testing.T) {
 	w.is("build/a.v", "new\n")
 	w.ordered(a.Job, "allow", "start", "cancel", "worker_terminated", "rollback")
 	w.sound()
+}
+
+// TestServeStdioGone ends a server whose client is gone without having read its answers, or that is told to end meanwhile.
+func TestServeStdioGone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		leave func(in, out io.Closer, r *running)
+	}{
+		{"unread_end_of_input", func(in, _ io.Closer, _ *running) { ok(t, in.Close()) }},
+		{"unread_sigterm", func(_, _ io.Closer, r *running) { r.signal(syscall.SIGTERM) }},
+		{"broken_output", func(_, out io.Closer, _ *running) { ok(t, out.Close()) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := w.command(nil, "serve", "--stdio")
+			in, err := r.cmd.StdinPipe()
+			ok(t, err)
+			out, writer, err := os.Pipe()
+			ok(t, err)
+			defer func() { _ = out.Close() }() // it may be closed
+			_, err = unix.FcntlInt(out.Fd(), unix.F_SETPIPE_SZ, 4096)
+			ok(t, err)
+			r.cmd.Stdout = writer
+			r.start()
+			ok(t, writer.Close())
+			_, err = io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`+"\n"+
+				`{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"+strings.Repeat(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n", 10))
+			ok(t, err)
+			w.until("the first answer is there", func() bool {
+				n, err := unix.IoctlGetInt(int(out.Fd()), unix.TIOCINQ) // FIONREAD: pipe(7)
+				return err == nil && n > 0
+			})
+			began := time.Now()
+			c.leave(in, out, r)
+			if end := r.wait(); end.exit != 0 || time.Since(began) > 20*time.Second {
+				t.Errorf("exit %d after %v: %s", end.exit, time.Since(began), end.err)
+			}
+			w.sound()
+		})
+	}
 }

@@ -109,8 +109,8 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
 // Drain refuses new calls over HTTP from now on. Answers to what runs can still be fetched, and jobs be cancelled.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// ServeStdio serves one client on a pair of streams, as p, until the end of in, until out is broken or until ctx ends: none
-// of which is an error. Attached jobs are cancelled then; what was handed over is the registry's to stop.
+// ServeStdio serves one client on a pair of streams, as p, until the end of in, until out is broken or nobody reads it, or until
+// ctx ends: none of which is an error. Attached jobs are cancelled then; what was handed over is the registry's to stop.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, p Principal) error {
 	session, err := s.mcp.Connect(context.WithoutCancel(ctx), trusted{&stdio{ctx, in, out, s.o.Notify}, p}, nil)
 	if err != nil {

@@ -7,12 +7,22 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/server/codec"
 )
+
+// How long a message may wait for a peer that does not read: while the connection lives, and once it is over.
+const (
+	unreadTimeout = 30 * time.Second
+	lastWords     = 5 * time.Second
+)
+
+// errUnread says that the peer takes nothing any more: it is gone, as if its end were closed.
+var errUnread = errors.New("write message: nobody reads")
 
 // stdio is the transport of one client on a pair of streams. Unlike the SDK's it survives a message that is too large or
 // malformed, and answers it.
@@ -55,13 +65,13 @@ func (c *stdioConn) read() {
 		}
 		switch f := frame.(type) {
 		case *codec.TooLarge:
-			c.err = c.encoder.Write(f.Answer())
+			c.err = c.write(f.Answer())
 		case *codec.Malformed:
-			c.err = c.encoder.Write(f.Answer())
+			c.err = c.write(f.Answer())
 		case codec.Raw:
 			m, err := jsonrpc.DecodeMessage(f)
 			if err != nil {
-				c.err = c.encoder.Write((&codec.Malformed{Err: err}).Answer())
+				c.err = c.write((&codec.Malformed{Err: err}).Answer())
 				continue
 			}
 			select {
@@ -97,11 +107,33 @@ func (c *stdioConn) Write(_ context.Context, m jsonrpc.Message) error {
 	}
 	c.first.Do(func() { c.gate.Enter(&calls) })
 	var large *codec.TooLarge
-	if err = c.encoder.Write(b); errors.As(err, &large) { // our bug: the peer was told
+	if err = c.write(b); errors.As(err, &large) { // our bug: the peer was told
 		c.notify(Notice{Message: "an answer was not sent", Detail: large.Error()})
 		return nil
 	}
 	return err
+}
+
+// write writes one message, and waits for it within bounds: a blocking pipe has no deadlines. What it gives up stays in the
+// writer beneath until the pipe is closed; nothing can follow it.
+func (c *stdioConn) write(b []byte) error {
+	done := make(chan error, 1)
+	go func() { done <- c.encoder.Write(b) }()
+	timer := time.NewTimer(unreadTimeout)
+	defer timer.Stop()
+	ended, over := c.ended, c.ctx.Done()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-timer.C:
+			return errUnread
+		case <-ended:
+		case <-over:
+		}
+		ended, over = nil, nil
+		timer.Reset(lastWords)
+	}
 }
 
 // Close implements mcp.Connection. The streams are their owner's.
