@@ -36,7 +36,6 @@ sidecar < cmd/eda-sidecar
 
 // planned are packages of the graph that nobody has written yet. Writing one strikes it from this list.
 var planned = []string{
-	"internal/explore", "internal/explore/modeltest",
 	"sidecar/agent", "sidecar/agent/lease",
 }
 
@@ -108,7 +107,7 @@ var bans = []ban{
 	{"os", regexp.MustCompile(`^(Rename|Remove)$`), []string{"sidecar/durable", "cgroup"}, false, "only durable renames and removes (cgroup: its groups): every other way skips an fsync or an identity check"},
 	{"os", regexp.MustCompile(`^RemoveAll$`), []string{"sidecar/durable", "cgroup", "cmd/eda-sidecar"}, false, "only durable removes (cmd: its temporary copies of an example)"},
 	{"os", regexp.MustCompile(`^(WriteFile|Create)$`), []string{"sidecar/durable", "cgroup"}, false, "only durable writes files: write, fsync, close, rename, fsync of both directories"},
-	{"os", regexp.MustCompile(`^(Getenv|LookupEnv|Environ|ExpandEnv|Setenv|Unsetenv|Clearenv)$`), []string{"cmd/eda-sidecar"}, false, "only cmd reads the environment, into one Config"},
+	{"os", regexp.MustCompile(`^(Getenv|LookupEnv|Environ|ExpandEnv|Setenv|Unsetenv|Clearenv)$`), []string{"cmd/eda-sidecar", "internal/explore/modeltest"}, false, "only cmd reads the environment, into one Config (modeltest: the schedule to replay)"},
 	{"golang.org/x/sys/unix", nil, []string{"cgroup", "sidecar/durable", "sidecar/agent", "cmd/eda-sidecar"}, false, "raw system calls stay in three packages and the set-up of main"},
 	{"syscall", nil, []string{"cgroup", "sidecar/durable", "sidecar/agent", "cmd/eda-sidecar"}, false, "raw system calls stay in three packages and the set-up of main"},
 	{"github.com/containerd/cgroups", nil, []string{"cgroup"}, true, "only cgroup touches cgroupfs"},
