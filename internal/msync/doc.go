@@ -4,7 +4,8 @@
 //
 // # Guarantees
 //
-// In an ordinary build every name is an alias of its sync or sync/atomic counterpart.
+// In an ordinary build every name is an alias of its sync or sync/atomic counterpart, and the cores inline it (TestInlining
+// in test/house). Under the tag edamodel each operation is one step of internal/explore (TestPrimitives).
 //
 // # Not guaranteed
 //
@@ -16,7 +17,7 @@
 //
 // # Failure
 //
-// Closing a channel twice panics.
+// Closing a channel twice panics. Under the tag edamodel every operation outside an exploration panics (TestOutside).
 //
 // # Testing
 //

@@ -1,3 +1,5 @@
+//go:build !edamodel
+
 package msync
 
 import (
@@ -22,6 +24,9 @@ type (
 // Close closes ch, a channel that is only ever closed.
 func Close(ch chan struct{}) { close(ch) }
 
+// Recv waits until ch is closed.
+func Recv(ch <-chan struct{}) { <-ch }
+
 // First waits until a or b is closed and says which: 0 for a, 1 for b. If both are, either answer is possible.
 func First(a, b <-chan struct{}) int {
 	select {
@@ -31,3 +36,15 @@ func First(a, b <-chan struct{}) int {
 		return 1
 	}
 }
+
+// A package that imports this one, but not sync and sync/atomic, can inline only those of their methods whose bodies are in
+// the export data of this one. Functions that can be inlined themselves bring there what they call. They have no other use.
+
+// InlineUint32 brings Load and CompareAndSwap.
+func InlineUint32(w *Uint32) bool { return w.Load() == 0 && w.CompareAndSwap(0, 1) }
+
+// InlineLock brings Lock.
+func InlineLock(m *Mutex) { m.Lock() }
+
+// InlineUnlock brings Unlock.
+func InlineUnlock(m *Mutex) { m.Unlock() }

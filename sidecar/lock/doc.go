@@ -4,12 +4,16 @@
 //
 // # Guarantees
 //
-//   - G5: two holders never have conflicting keys; a waiter is never overtaken by a later one that conflicts with it
-//     (TestScenarios/crossed, /fair).
-//   - After a destroyed session's tombstone is durable none of its waiters is granted (TestScenarios/destroy).
-//   - G7: the queue is bounded in all and for each session; beyond it the answer is [*BusyError], at once
-//     (TestScenarios/full).
-//   - A waiter that gives up after it was granted hands the keys on (TestScenarios/handOn).
+// Under every schedule, each with the test of the model that shows it and of the guard that it needs:
+//
+//   - G5: two holders never have conflicting keys (TestCrossed, TestGrantOverlap; TestOverlap); a waiter is never overtaken
+//     by a later one that conflicts with it (TestOrder, TestOvertake).
+//   - After a destroyed session's tombstone is durable nobody is granted its key (TestDestroyed, TestSkipDestroyedRecheck;
+//     TestWaitersOfDestroyed, TestFailOnlyFirstWaiter).
+//   - G7: the queue is bounded in all and for each session; beyond it the answer is [*BusyError], at once (TestBounds,
+//     TestBusy). Who gives up leaves no place taken (TestFullQueue, TestSlotLeak).
+//   - A waiter that gives up after it was granted hands the keys on (TestGrantRacingCancel, TestLoseHandOn); one that
+//     gives up before is in nobody's way (TestGiveUp, TestForgetBehind).
 //
 // # Not guaranteed
 //
@@ -25,8 +29,9 @@
 //
 // # Testing
 //
-// The package is a core: no goroutine, clock, context or I/O, primitives from internal/msync only. Scenarios are driven
-// by calls; under the tag edamodel each guard can be switched off, and its scenario must then fail.
+// The package is a core: no goroutine, clock, context or I/O, primitives from internal/msync only. Under the tag edamodel
+// its models run under every schedule, each guard can be switched off, and a model must then fail. docs/verification.md
+// says how to read that. TestRace is for the race detector, which sees nothing in models.
 //
 // # Sources
 //

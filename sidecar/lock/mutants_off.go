@@ -8,6 +8,7 @@ const (
 	skipDestroyedRecheck = false
 	loseHandOn           = false
 	failOnlyFirstWaiter  = false
+	forgetBehind         = false
 	overtake             = false
 	slotLeak             = false
 )

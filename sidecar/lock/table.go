@@ -216,7 +216,9 @@ func (t *Table) await(done <-chan struct{}, c *claim) error {
 		t.leaked++
 	}
 	c.state = ended
-	t.grantLocked()
+	if !forgetBehind {
+		t.grantLocked()
+	}
 	return ErrCancelled
 }
 

@@ -16,26 +16,36 @@ var cores = []string{"sidecar/lock", "sidecar/job/outcome", "sidecar/ledger/batc
 
 var notInCores = []string{"sync", "sync/atomic", "time", "context", "os", "math/rand", "math/rand/v2", "golang.org/x/sys/unix", "syscall"}
 
-// checkCore keeps the rules for the product files of one core. It knows channels and maps by the declarations of fields,
-// variables and parameters in the same package, without types.
+// checkCore keeps the rules for the product files of one core and for its models, which run them under every schedule. It
+// knows channels and maps by the declarations of fields, variables and parameters in the same package, without types.
 func checkCore(files []*source) (findings []string) {
 	kinds := map[string]string{} // of a declared name: chan or map
+	note := func(name *ast.Ident, typ ast.Expr) {
+		switch typ.(type) {
+		case *ast.ChanType:
+			kinds[name.Name] = "chan"
+		case *ast.MapType:
+			kinds[name.Name] = "map"
+		}
+	}
 	for _, s := range files {
 		ast.Inspect(s.syntax, func(n ast.Node) bool {
-			var names []*ast.Ident
-			var typ ast.Expr
 			switch n := n.(type) {
 			case *ast.Field:
-				names, typ = n.Names, n.Type
+				for _, name := range n.Names {
+					note(name, n.Type)
+				}
 			case *ast.ValueSpec:
-				names, typ = n.Names, n.Type
-			}
-			for _, name := range names {
-				switch typ.(type) {
-				case *ast.ChanType:
-					kinds[name.Name] = "chan"
-				case *ast.MapType:
-					kinds[name.Name] = "map"
+				for i, name := range n.Names {
+					if note(name, n.Type); len(n.Values) == len(n.Names) {
+						note(name, made(n.Values[i]))
+					}
+				}
+			case *ast.AssignStmt:
+				for i, e := range n.Lhs {
+					if name, ok := e.(*ast.Ident); ok && len(n.Lhs) == len(n.Rhs) {
+						note(name, made(n.Rhs[i]))
+					}
 				}
 			}
 			return true
@@ -47,9 +57,26 @@ func checkCore(files []*source) (findings []string) {
 	return findings
 }
 
+// made returns the type that a literal or a make names.
+func made(e ast.Expr) ast.Expr {
+	switch e := e.(type) {
+	case *ast.CompositeLit:
+		return e.Type
+	case *ast.CallExpr:
+		if lastName(e.Fun) == "make" {
+			return e.Args[0]
+		}
+	}
+	return nil
+}
+
 func coreFile(s *source, kinds map[string]string) (findings []string) {
 	bad := func(n ast.Node, what string) {
-		findings = append(findings, s.at(n, "%s in a core: a core decides, a shell waits", what))
+		if s.test() {
+			findings = append(findings, s.at(n, "%s in a model: what happens is the explorer's to decide", what))
+		} else {
+			findings = append(findings, s.at(n, "%s in a core: a core decides, a shell waits", what))
+		}
 	}
 	for _, imp := range s.syntax.Imports {
 		if p := strings.Trim(imp.Path.Value, `"`); slices.Contains(notInCores, p) {
@@ -57,7 +84,7 @@ func coreFile(s *source, kinds map[string]string) (findings []string) {
 		}
 	}
 	for _, decl := range s.syntax.Decls {
-		if d, ok := decl.(*ast.GenDecl); ok && d.Tok == token.VAR && path.Base(s.path) != "mutants_on.go" && !onlyErrors(d) {
+		if d, ok := decl.(*ast.GenDecl); ok && d.Tok == token.VAR && path.Base(s.path) != "mutants_on.go" && !s.test() && !onlyErrors(d) {
 			bad(d, "a package variable")
 		}
 	}
@@ -76,6 +103,9 @@ func coreFile(s *source, kinds map[string]string) (findings []string) {
 		case *ast.CallExpr:
 			if f, ok := n.Fun.(*ast.Ident); ok && (f.Name == "close" || f.Name == "recover") {
 				bad(n, f.Name)
+			}
+			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && s.test() && slices.Contains([]string{"Fatal", "Fatalf", "FailNow", "Parallel", "Goexit"}, sel.Sel.Name) {
+				bad(n, sel.Sel.Name)
 			}
 		case *ast.RangeStmt:
 			switch kinds[lastName(n.X)] {
@@ -119,8 +149,8 @@ var guardLine = map[string]*regexp.Regexp{
 	"mutants_on.go":  regexp.MustCompile(`^(?:(?://.*|package \w+|var \(|\)|)|(?:\t|var )(\w+)\s+bool(?:\s+//.*)?)$`),
 }
 
-// checkMutants wants the same guards in both mutant files of a core, each of them in a condition of the product, and in a
-// test, of the build that has mutants, that takes it away.
+// checkMutants wants the same guards in both mutant files of a core, each of them in a condition of the product, and in one
+// call of modeltest.Caught, which alone takes it away.
 func checkMutants(files []*source) (findings []string) {
 	guards := map[string]int{} // name to the number of mutant files that have it
 	product, tests := "", ""
@@ -142,8 +172,9 @@ func checkMutants(files []*source) (findings []string) {
 		}
 	}
 	for name, n := range guards {
-		if n != 2 || !regexp.MustCompile(`\bif .*\b`+name+`\b`).MatchString(product) || !regexp.MustCompile(`\b`+name+`\b`).MatchString(tests) {
-			findings = append(findings, name+": a guard must be in both mutant files, in a condition, and in a test that takes it away")
+		if n != 2 || !regexp.MustCompile(`\bif .*\b`+name+`\b`).MatchString(product) ||
+			!regexp.MustCompile(`modeltest\.Caught\(t, &`+name+`,`).MatchString(tests) || len(regexp.MustCompile(`\b`+name+`\b`).FindAllString(tests, -1)) != 1 {
+			findings = append(findings, name+": a guard must be in both mutant files, in a condition, and in one modeltest.Caught, which takes it away")
 		}
 	}
 	if len(guards) == 0 {
@@ -163,7 +194,7 @@ func TestCores(t *testing.T) {
 		if len(byCore[dir]) == 0 && slices.Contains(planned, dir) {
 			continue
 		}
-		report(t, checkCore(slices.DeleteFunc(slices.Clone(byCore[dir]), (*source).test)))
+		report(t, checkCore(slices.DeleteFunc(slices.Clone(byCore[dir]), func(s *source) bool { return s.test() && path.Base(s.path) != "model_test.go" })))
 		for _, f := range checkMutants(byCore[dir]) {
 			t.Errorf("%s: %s", dir, f)
 		}
@@ -182,6 +213,13 @@ func TestCoreControls(t *testing.T) {
 		{"close", "sidecar/lock/a.go", `func f(c chan int) { close(c) }`, "close in a core"},
 		{"recover", "sidecar/lock/a.go", `func f() { recover() }`, "recover in a core"},
 		{"range_chan", "sidecar/lock/a.go", `type t struct { c chan int }; func (x t) f() { for range x.c {} }`, "range over a channel"},
+		{"range_map_made", "sidecar/lock/a.go", `func f() { m := make(map[int]int); for range m {} }`, "range over a map"},
+		{"range_map_literal", "sidecar/lock/model_test.go", `func f() { m := map[int]int{}; for range m {} }`, "range over a map"},
+		{"go_in_model", "sidecar/lock/model_test.go", `func f() { go f() }`, "go in a model"},
+		{"receive_in_model", "sidecar/lock/model_test.go", `func f(c chan int) { <-c }`, "a receive in a model"},
+		{"fatal_in_model", "sidecar/lock/model_test.go", `import "testing"; func f(t *testing.T) { t.Fatal() }`, "Fatal in a model"},
+		{"parallel", "sidecar/lock/model_test.go", `import "testing"; func f(t *testing.T) { t.Parallel() }`, "Parallel in a model"},
+		{"clock_in_model", "sidecar/lock/model_test.go", `import "time"`, "import of time in a model"},
 		{"range_map", "sidecar/lock/a.go", `type t struct { m map[int]int }; func (x t) f() { for range x.m {} }`, "range over a map"},
 		{"variable", "sidecar/lock/a.go", `var n int`, "a package variable"},
 		{"good", "sidecar/lock/a.go", `import "errors"; var ErrBusy = errors.New("busy"); type t struct { m map[int]int; s []int }
@@ -190,7 +228,7 @@ func TestCoreControls(t *testing.T) {
 			return n }`, ""},
 	})
 	const off, on = "package x\nconst skip = false", "package x\nvar skip bool"
-	const use, caught = "package x\nfunc f() { if !skip { f() } }", "//go:build edamodel\n\npackage x\nvar p = &skip"
+	const use, caught = "package x\nfunc f() { if !skip { f() } }", "//go:build edamodel\n\npackage x\nfunc f() { modeltest.Caught(t, &skip, 1) }"
 	for _, tt := range []struct{ name, off, on, use, test, want string }{
 		{"good", off, on, use, caught, ""},
 		{"true", "package x\nconst skip = true", on, use, caught, "constants that are false"},
@@ -200,7 +238,9 @@ func TestCoreControls(t *testing.T) {
 		{"none", "package x", "package x", use, caught, "a core without"},
 		{"unused", off, on, "package x\nfunc f() {}", caught, "in a condition"},
 		{"no_control", off, on, use, "//go:build edamodel\n\npackage x", "takes it away"},
-		{"control_never_built", off, on, use, "package x\nvar p = &skip", "takes it away"},
+		{"control_never_built", off, on, use, "package x\nfunc f() { modeltest.Caught(t, &skip, 1) }", "takes it away"},
+		{"taken_by_hand", off, on, use, caught + "\nfunc g() { skip = true }", "takes it away"},
+		{"not_caught", off, on, use, "//go:build edamodel\n\npackage x\nfunc g() { skip = true }", "takes it away"},
 	} {
 		var files []*source
 		for name, text := range map[string]string{"mutants_off.go": tt.off, "mutants_on.go": tt.on, "a.go": tt.use, "a_test.go": tt.test} {

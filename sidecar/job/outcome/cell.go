@@ -84,6 +84,10 @@ func (c *Cell) Unregister() {
 // Abort decides that the job ends without a commit, because of cause, and kills what runs. It returns false if the
 // outcome was decided before: by another abort, by publication, or by the end.
 func (c *Cell) Abort(cause Cause) bool {
+	var kill func()
+	if handleOutsideLock {
+		kill = c.kill
+	}
 	if checkThenActAbort {
 		if c.word.Load() == publishing {
 			return false
@@ -92,12 +96,11 @@ func (c *Cell) Abort(cause Cause) bool {
 	} else if !c.word.CompareAndSwap(running, aborted|uint32(cause)<<stateBits) {
 		return false
 	}
-	c.mu.Lock()
-	kill := c.kill
 	if !handleOutsideLock {
-		c.kill = nil
+		c.mu.Lock()
+		kill, c.kill = c.kill, nil
+		c.mu.Unlock()
 	}
-	c.mu.Unlock()
 	if kill != nil {
 		kill()
 	}
@@ -115,7 +118,7 @@ func (c *Cell) Aborted() Cause {
 // BeginPublish decides that the job will publish. It returns false if an abort won. From then on the job ends in a
 // commit, an undo or in doubt, whoever asks for what.
 func (c *Cell) BeginPublish() bool {
-	if skipFinalCheck {
+	if skipFinalCheck || checkThenActPublish && c.word.Load() == running {
 		c.word.Store(publishing)
 		return true
 	}
@@ -125,7 +128,9 @@ func (c *Cell) BeginPublish() bool {
 // Finish records the end and, if it is final, releases the job's keys, once. An end that is not final keeps them, and
 // may be followed by a final one when more is known. It returns false if a final end was recorded before.
 func (c *Cell) Finish(end End) bool {
-	c.word.CompareAndSwap(running, closed) // too late to abort
+	if !abortAfterEnd {
+		c.word.CompareAndSwap(running, closed)
+	}
 	c.mu.Lock()
 	if c.end.final() && !releaseTwice {
 		c.mu.Unlock()

@@ -3,13 +3,18 @@
 //
 // # Guarantees
 //
+// Under every schedule, each with the test of the model that shows it and of the guard that it needs:
+//
 //   - One terminal outcome, and its cause is the winner's: [Cell.Abort] returns true exactly if it aborted the job
-//     (TestScenarios/abortWins, /publishWins).
-//   - Nothing is published after an abort won: [Cell.BeginPublish] is the last point where an abort can win (G2).
+//     (TestCompletionRacingAll, TestCheckThenActAbort; TestAbortAfterEnd).
+//   - Nothing is published after an abort won: [Cell.BeginPublish] is the last point where an abort can win (G2:
+//     TestControlledWindow, TestSkipFinalCheck, TestCheckThenActPublish).
 //   - A kill handle that is registered too late is not lost: [Cell.Register] re-checks in the critical section in which
-//     it installs (TestScenarios/lateRegistration).
-//   - Keys are released once, and never while death is unproven, a commit in doubt or an undo unfinished (G3:
-//     TestScenarios/unproven).
+//     it installs (TestHungWorker, TestSkipCancelGuard, TestHandleOutsideLock).
+//   - Keys are released once, and never while death is unproven, a commit in doubt or an undo unfinished (G3: TestFaults,
+//     TestReleaseUnproven, TestSkipReleaseOnFinal; TestLateAnswer, TestReleaseTwice).
+//   - A job that was handed over does not end with its caller (TestHandOver, TestDetachWithoutCAS), and no call is inside a
+//     gate that was drained (TestDrain, TestGateAddAfterDrain).
 //
 // # Not guaranteed
 //
@@ -26,7 +31,8 @@
 // # Testing
 //
 // The package is a core: no goroutine, clock, context or I/O, primitives from internal/msync only. Under the tag edamodel
-// each guard can be switched off, and its scenario must then fail.
+// its models run under every schedule, each guard can be switched off, and a model must then fail. docs/verification.md
+// says how to read that. TestRace is for the race detector, which sees nothing in models.
 //
 // # Sources
 //

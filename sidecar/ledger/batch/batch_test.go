@@ -1,3 +1,5 @@
+//go:build !edamodel
+
 package batch
 
 import (
@@ -50,7 +52,7 @@ func op(name string, kinds ...audit.Kind) Op {
 	return o
 }
 
-func put(t testing.TB, q *Queue, ops ...Op) (tickets []*Ticket) {
+func put(t *testing.T, q *Queue, ops ...Op) (tickets []*Ticket) {
 	t.Helper()
 	for _, o := range ops {
 		tk, err := q.Put(o)
@@ -87,15 +89,7 @@ func due(idle <-chan struct{}) bool {
 func refused(why string) error { return fmt.Errorf("%s: %w", why, ErrRefused) }
 func absent(why string) error  { return fmt.Errorf("%s: %w", why, ErrAbsent) }
 
-// The scenarios take a testing.TB so that they can also be held against a queue that lacks a guard (mutants_test.go).
-
-func TestFates(t *testing.T)  { fates(t) }
-func TestPoison(t *testing.T) { poison(t) }
-func TestOrders(t *testing.T) { orders(t) }
-func TestSinks(t *testing.T)  { sinks(t) }
-func TestWake(t *testing.T)   { wake(t) }
-
-func fates(t testing.TB) {
+func TestFates(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		fail           map[string]error
@@ -142,7 +136,7 @@ func fates(t testing.TB) {
 	}
 }
 
-func poison(t testing.TB) {
+func TestPoison(t *testing.T) {
 	s, q := &script{fail: map[string]error{"commit": errIO}}, New()
 	var late []*Ticket
 	s.during = func() { late = put(t, q, op("late")) }
@@ -188,7 +182,7 @@ func TestPoisonFromOutside(t *testing.T) {
 	}
 }
 
-func orders(t testing.TB) {
+func TestOrders(t *testing.T) {
 	s, q := &script{}, New()
 	round := func(want string, ops ...Op) []*Ticket {
 		t.Helper()
@@ -255,7 +249,7 @@ func TestNumbersAndKnown(t *testing.T) {
 	}
 }
 
-func sinks(t testing.TB) {
+func TestSinks(t *testing.T) {
 	s := &script{fail: map[string]error{"commit": absent("full")}}
 	var seen []string
 	var tickets []*Ticket
@@ -280,7 +274,7 @@ func sinks(t testing.TB) {
 	}
 }
 
-func wake(t testing.TB) {
+func TestWake(t *testing.T) {
 	s, q := &script{}, New()
 	idle := q.Round(s)
 	if due(idle) || s.took() != "" {

@@ -5,12 +5,16 @@
 // # Guarantees
 //
 //   - Every ticket is answered exactly once, in the order of Put, and Durable only after a COMMIT that held its
-//     operation returned nil (G2, G3; TestFates).
-//   - An operation that is refused leaves its neighbours alone; a COMMIT that fails fails all of them (TestFates).
-//   - After a COMMIT whose fate is unknown no statement is sent any more (TestPoison).
-//   - Events are legal in apply order; an order that a failed transaction took back is taken back here too (TestOrders).
-//   - Sinks see durable events only, before the answer is given (TestSinks).
-//   - No put is forgotten by the channel that Round returns (TestWake). The queue is bounded (G7; TestBounds).
+//     operation returned nil (G2, G3; TestFates; TestPutRacingRound, TestAckLateRider, TestCloseRacingPut).
+//   - An operation that is refused leaves its neighbours alone; a COMMIT that fails fails all of them (TestFates;
+//     TestRefusedAmongRiders, TestRefuseWholeBatch, TestTwoPutters, TestFailOnlyFirst).
+//   - After a COMMIT whose fate is unknown no statement is sent any more (TestPoison; TestUnknownLatches,
+//     TestCommitAfterPoison).
+//   - Events are legal in apply order; an order that a failed transaction took back is taken back here too (TestOrders;
+//     TestAbsentThenUndo, TestAutomatonNotRestored).
+//   - Sinks see durable events only, before the answer is given (TestSinks; TestSinkBeforeDurable).
+//   - No put is forgotten by the channel that Round returns (TestWake; TestIdleWakeUp, TestLoseWakeup). The queue is bounded
+//     (G7; TestBounds).
 //
 // # Not guaranteed
 //
@@ -27,7 +31,8 @@
 //
 // # Testing
 //
-// With a scripted Store. Under the tag edamodel each guard can be switched off.
+// With a scripted Store. Under the tag edamodel its models run under every schedule with every answer of the store, each
+// guard can be switched off, and a model must then fail (docs/verification.md).
 //
 // # Sources
 //

@@ -2,7 +2,7 @@
 
 package batch
 
-// Each removes one guard; a test under the tag edamodel must notice. Here they vanish.
+// Guards that a model build can take away; see mutants_on.go.
 const (
 	loseWakeup           = false
 	failOnlyFirst        = false

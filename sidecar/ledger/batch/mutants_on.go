@@ -2,7 +2,7 @@
 
 package batch
 
-// Each removes one guard; exactly one test sets each.
+// Guards that can be taken away one at a time, to show that a model fails without them.
 var (
 	loseWakeup           bool // a put during a round does not wake the writer
 	failOnlyFirst        bool // a failed COMMIT fails the first operation only

@@ -1,3 +1,5 @@
+//go:build !edamodel
+
 package codec
 
 import (

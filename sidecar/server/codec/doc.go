@@ -6,8 +6,9 @@
 // # Guarantees
 //
 //   - A peer that sends a large call only after it has read the answer that allows it is never refused, if Enter was called
-//     before that answer was written (TestScenarios/handOff, /blocked).
-//   - Phase and bounds that are seen together belong together (TestScenarios/together).
+//     before that answer was written (TestHandOff under every schedule; TestSkipBoundPublication,
+//     TestPublishBoundLate, TestLoadBeforeFirstByte).
+//   - Phase and bounds that are seen together belong together (TestHandOff, TestTwoStores).
 //   - G7: of a message, no more bytes are kept than its bound; of one over the bound, its id. After 64 MiB without a newline
 //     the input ends (TestConstantMemory, FuzzFrame).
 //   - The id in the answer to a skipped message is the one that it has, wherever it stands, or null (TestDecoder, FuzzFrame).
@@ -36,7 +37,8 @@
 // # Testing
 //
 // Over any io.Reader and io.Writer. The package is a core: no goroutine, clock, context or descriptor, primitives from
-// internal/msync only. Under the tag edamodel each guard can be switched off, and its scenario must then fail.
+// internal/msync only. Under the tag edamodel its model runs under every schedule, each guard can be switched off, and the
+// model must then fail (docs/verification.md).
 //
 // # Sources
 //

@@ -2,7 +2,7 @@
 
 package codec
 
-// Guards that can be taken away one at a time, to show that a scenario fails without them.
+// Guards that can be taken away one at a time, to show that a model fails without them.
 var (
 	skipBoundPublication bool // the bounds of the next phase are not published
 	publishBoundLate     bool // they are published after the answer that ends a phase
