@@ -68,13 +68,13 @@ func (s *service) serve(ctx context.Context) error {
 	var front net.Listener
 	if s.o.In == nil { // before the workspace is opened: a port that is taken is no reason to recover
 		var err error
-		if front, err = listen("listen", s.cfg.Listen); err != nil {
+		if front, err = listen("listen", s.cfg.Listen, maxClients); err != nil {
 			return err
 		}
 		defer func() { _ = front.Close() }() // closed by its server
 	}
 	if s.cfg.MetricsListen != "" {
-		side, err := listen("metrics_listen", s.cfg.MetricsListen)
+		side, err := listen("metrics_listen", s.cfg.MetricsListen, maxProbes)
 		if err != nil {
 			return err
 		}
@@ -91,12 +91,48 @@ func (s *service) serve(ctx context.Context) error {
 	return errors.Join(err, engine.Close())
 }
 
-func listen(key, address string) (net.Listener, error) {
+// Connections that are open at once; further ones wait in the kernel's queue. Each listener has its own bound, so that
+// clients, or who only pretends to be one, do not take the probes' place.
+const (
+	maxClients = 1024
+	maxProbes  = 64
+)
+
+func listen(key, address string, most int) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fail(job.InvalidArgument, key, err)
 	}
-	return l, nil
+	return &bounded{l, make(chan struct{}, most)}, nil
+}
+
+// bounded is a listener with a bound of connections that are open at once.
+type bounded struct {
+	net.Listener
+	open chan struct{} // holds one for each
+}
+
+// Accept implements net.Listener. It waits for a place, too: closing a connection makes one, and whoever closes the
+// listener of an http.Server closes those.
+func (l *bounded) Accept() (net.Conn, error) {
+	l.open <- struct{}{}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.open
+		return nil, err
+	}
+	return &boundedConn{c, sync.OnceFunc(func() { <-l.open })}, nil
+}
+
+type boundedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }
 
 // address is where a listener listens; empty for none.
@@ -109,7 +145,10 @@ func address(l net.Listener) string {
 
 // background serves HTTP beside what follows. It returns what ends it.
 func (s *service) background(l net.Listener, h http.Handler) (end func()) {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelWarn), // every line of ours is JSON
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

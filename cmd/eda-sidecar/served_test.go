@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -510,5 +511,82 @@ func TestServeStdioGone(t *testing.T) {
 			}
 			w.sound()
 		})
+	}
+}
+
+// TestServeFlood: connections are bounded, those of clients and those of probes apart, and one that is closed makes room.
+func TestServeFlood(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.serve()
+	before, _ := s.rss()
+	open := func(address string, n int) (all []net.Conn) {
+		for range n {
+			c, err := net.Dial("tcp", address)
+			ok(t, err)
+			t.Cleanup(func() { _ = c.Close() }) // it may be closed
+			_, err = fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: %s\r\n\r\n", address)
+			ok(t, err)
+			all = append(all, c)
+		}
+		return all
+	}
+	answered := func(c net.Conn, patience time.Duration) bool {
+		ok(t, c.SetReadDeadline(time.Now().Add(patience)))
+		_, err := c.Read(make([]byte, 1))
+		return err == nil
+	}
+	for address, most := range map[string]int{s.mcp: 1024, s.side: 64} {
+		all := open(address, most)
+		for _, c := range all {
+			if !answered(c, 20*time.Second) {
+				t.Fatalf("%s: of %d connections one is not answered", address, most)
+			}
+		}
+		other := map[string]string{s.mcp: s.side, s.side: s.mcp}[address]
+		probe := open(other, 1)[0]
+		if !answered(probe, 20*time.Second) {
+			t.Errorf("with %s flooded, %s does not answer", address, other)
+		}
+		last := open(address, 1)[0]
+		if answered(last, 500*time.Millisecond) {
+			t.Errorf("%s answers more than %d connections", address, most)
+		}
+		ok(t, all[0].Close())
+		if !answered(last, 20*time.Second) {
+			t.Errorf("%s: a connection was closed, and made no room", address)
+		}
+		if most == 1024 {
+			if now, _ := s.rss(); now-before > 64<<20 {
+				t.Errorf("%d MiB for %d connections", (now-before)>>20, most)
+			}
+		}
+		for _, c := range append(all[1:], probe, last) {
+			ok(t, c.Close())
+		}
+	}
+	if exit := s.stop(); exit != 0 {
+		t.Errorf("exit %d: %s", exit, s.log)
+	}
+	w.sound()
+}
+
+// TestServeLogs: what the HTTP server of the standard library has to say is a line of JSON, too.
+func TestServeLogs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.launch([]string{"prlimit", "--nofile=96"})
+	w.until("the server serves", func() bool { return s.log.address("serving") != "" })
+	for range 100 {
+		c, err := net.Dial("tcp", s.log.address("serving"))
+		ok(t, err)
+		t.Cleanup(func() { _ = c.Close() }) // it may be closed
+	}
+	w.until("the server complains", func() bool { return strings.Contains(s.log.String(), "too many open files") })
+	if key := s.log.wrong(); key != "" {
+		t.Errorf("the log has %s: %s", key, s.log)
+	}
+	if exit := s.stop(); exit != 0 {
+		t.Errorf("exit %d: %s", exit, s.log)
 	}
 }
