@@ -65,9 +65,11 @@ func Child() {
 		fmt.Println("probe", err)
 		unix.Exit(0)
 	case probeDaemonName:
-		for {
-			_ = unix.Pause() // until it is killed: that is its work
+		stdout := []unix.PollFd{{Fd: 1}}
+		for stdout[0].Revents == 0 {
+			_, _ = unix.Poll(stdout, -1) // until it is killed: that is its work; or until who should do it is dead, and nobody reads
 		}
+		unix.Exit(0)
 	}
 }
 

@@ -155,10 +155,14 @@ func (w *world) command(prefix []string, args ...string) *running {
 	return w.other(argv[0], argv[1:]...)
 }
 
-// other prepares any program.
+// other prepares any program. It has a minute, a server five.
 func (w *world) other(name string, args ...string) *running {
 	w.t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
+	within := time.Minute
+	if slices.Contains(args, "serve") {
+		within = 5 * time.Minute
+	}
+	ctx, stop := context.WithTimeout(context.Background(), within)
 	w.t.Cleanup(stop)
 	r := &running{w: w, cmd: exec.CommandContext(ctx, name, args...), stop: stop}
 	r.cmd.Dir, r.cmd.Stdout, r.cmd.Stderr = w.dir, &r.out, &r.err
