@@ -222,12 +222,23 @@ type jobView struct {
 }
 
 func (c *call) jobList() answer {
-	return c.ok(c.jobs(c.who, c.args.Text("session_id"), c.args.Text("state"), c.args.Text("cursor"), int(c.args.Int("limit"))), ledger.Session{})
+	return c.ok(c.jobs(c.who, c.args.Text("session_id"), c.args.Text("state"), c.args.Text("cursor"), int(c.args.Int("limit")), dataBudget), ledger.Session{})
+}
+
+// page is what a list begins with, at most limit and room characters of it as JSON but at least one, and whether it goes on.
+// A cursor is made of its end: what is cut behind that would be lost.
+func page[T any](list []T, limit, room int) (first []T, more bool) {
+	for i, v := range list {
+		if room -= size(v) + 1; i == limit || i > 0 && room < 0 {
+			return list[:i], true
+		}
+	}
+	return list, false
 }
 
 // jobs is a page of a principal's jobs behind the cursor.
-func (s *Server) jobs(who Principal, session, state, cursor string, limit int) jobsData {
-	page := jobsData{Jobs: []jobView{}}
+func (s *Server) jobs(who Principal, session, state, cursor string, limit, room int) (d jobsData) {
+	views := []jobView{}
 	list := s.o.Registry.List(who.Name)
 	if i := slices.IndexFunc(list, func(h *job.Handle) bool { return h.ID() == cursor }); i >= 0 {
 		list = list[i+1:]
@@ -237,13 +248,15 @@ func (s *Server) jobs(who Principal, session, state, cursor string, limit int) j
 		if session != "" && v.Session != session || state != "" && (v.Phase == job.StateDone) != (state == "done") {
 			continue
 		}
-		if len(page.Jobs) == limit {
-			page.Next = page.Jobs[limit-1].Job
+		if views = append(views, v); len(views) > limit {
 			break
 		}
-		page.Jobs = append(page.Jobs, v)
 	}
-	return page
+	var more bool
+	if d.Jobs, more = page(views, limit, room); more {
+		d.Next = d.Jobs[len(d.Jobs)-1].Job
+	}
+	return d
 }
 
 func view(h *job.Handle) jobView {
@@ -297,11 +310,11 @@ func (c *call) sessionShow() answer {
 		}
 		return c.ok(sessionsData{Sessions: viewSessions([]ledger.Session{row}, true)}, row)
 	}
-	page, err := c.sessions(c.ctx, c.who, c.args.Text("cursor"), int(c.args.Int("limit")))
+	d, err := c.sessions(c.ctx, c.who, c.args.Text("cursor"), int(c.args.Int("limit")), dataBudget)
 	if err != nil {
 		return c.failed(err)
 	}
-	return c.ok(page, ledger.Session{})
+	return c.ok(d, ledger.Session{})
 }
 
 // session is a principal's session by id; "default" names the default one.
@@ -317,17 +330,16 @@ func (s *Server) session(ctx context.Context, who Principal, id string) (ledger.
 }
 
 // sessions is a page of a principal's sessions behind the cursor.
-func (s *Server) sessions(ctx context.Context, who Principal, cursor string, limit int) (page sessionsData, err error) {
+func (s *Server) sessions(ctx context.Context, who Principal, cursor string, limit, room int) (d sessionsData, err error) {
 	rows, err := s.o.Ledger.Sessions(ctx, who.Name, cursor, limit+1)
 	if err != nil {
-		return page, err
+		return d, err
 	}
-	if len(rows) > limit {
-		rows = rows[:limit]
-		page.Next = rows[limit-1].ID
+	var more bool
+	if d.Sessions, more = page(viewSessions(rows, false), limit, room); more {
+		d.Next = d.Sessions[len(d.Sessions)-1].ID
 	}
-	page.Sessions = viewSessions(rows, false)
-	return page, nil
+	return d, nil
 }
 
 func (c *call) sessionClose() answer {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -198,6 +199,71 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestPages: however long what is listed is, nothing falls between two pages.
+func TestPages(t *testing.T) {
+	w := newWorld(t)
+	var all sync.WaitGroup
+	want := make([]string, 520)
+	for i := range want {
+		all.Go(func() {
+			row, err := w.engine.Runner.OpenSession(context.Background(), "alice", strings.Repeat(`"`, 125)+fmt.Sprintf("%03d", i))
+			if want[i] = row.ID; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(want)
+	c := w.connect("a", "alice")
+	type list struct {
+		Sessions []struct {
+			ID string `json:"session_id"`
+		}
+		Next string `json:"next_cursor"`
+		Cut  any
+	}
+	for name, read := range map[string]func(after string) (p list){
+		"tool": func(after string) (p list) {
+			arguments := args{}
+			if after != "" {
+				arguments["cursor"] = after
+			}
+			a := c.call("session_show", arguments, job.OK)
+			a.data(t, &p)
+			if len(a.cut) > 0 {
+				p.Cut = a.cut
+			}
+			return p
+		},
+		"resource": func(after string) (p list) {
+			if after != "" {
+				after = "?after=" + after
+			}
+			r, err := c.resource("eda-sidecar://sessions" + after)
+			ok(t, err)
+			ok(t, json.Unmarshal([]byte(r.Text), &p))
+			return p
+		},
+	} {
+		var got []string
+		for after := ""; ; {
+			p := read(after)
+			for _, s := range p.Sessions {
+				got = append(got, s.ID)
+			}
+			if p.Cut != nil {
+				t.Errorf("%s: a page is cut: %v", name, p.Cut)
+			}
+			if after = p.Next; after == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: in pages %d sessions, want %d", name, len(got), len(want))
+		}
+	}
+}
+
 // TestResources: what is listed can be read.
 func TestResources(t *testing.T) {
 	w := newWorld(t)
@@ -215,7 +281,7 @@ func TestResources(t *testing.T) {
 		uri, _, _ := strings.Cut(r.URITemplate, "{?")
 		uris = append(uris, strings.NewReplacer("{session_id}", a.Session, "{job_id}", a.Job, "{name}", "out").Replace(uri))
 	}
-	if len(uris) != 9 {
+	if len(uris) != 10 {
 		t.Errorf("%d resources: %q", len(uris), uris)
 	}
 	for _, content := range a.Content {

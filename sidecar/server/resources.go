@@ -24,10 +24,10 @@ import (
 
 const (
 	scheme     = "eda-sidecar://"
-	maxEvents  = 200       // of one read
+	maxPage    = 200       // events, sessions or jobs of one read
 	maxLogRead = 64 << 10  // of one read of a log, encoded
 	maxText    = 160 << 10 // of any other, encoded: it is a string in a message of at most 256 KiB
-	maxRead    = 120 << 10 // of an output, which base64 makes a third longer
+	maxRead    = 120 << 10 // of an output, which base64 makes a third longer, and of a page, whose quotes are escaped twice
 	settled    = 300_000   // ms for which an answer that cannot change holds
 )
 
@@ -43,7 +43,7 @@ func resources() []resource {
 	const text = "application/json"
 	return []resource{
 		{"audit/events{?job,session,kind,after,limit}", "Audit events in the order of the chain", text, (*reading).events},
-		{"sessions", "Your sessions", text, (*reading).sessions},
+		{"sessions{?after}", "Your sessions", text, (*reading).sessions},
 		{"sessions/{session_id}", "A session with its state", text, (*reading).session},
 		{"jobs{?session,state,after}", "Your jobs, the newest first", text, (*reading).jobs},
 		{"jobs/{job_id}", "Result of a job, or how far it is", text, (*reading).job},
@@ -182,7 +182,7 @@ var errEnough = errors.New("enough")
 
 func (r *reading) events() error {
 	after, err := r.number("after", 1<<62)
-	limit, err2 := r.number("limit", maxEvents)
+	limit, err2 := r.number("limit", maxPage)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
@@ -215,8 +215,8 @@ func (r *reading) events() error {
 }
 
 func (r *reading) sessions() error {
-	page, err := r.Server.sessions(r.ctx, r.who, "", 500)
-	return cmp.Or(err, r.json(page))
+	d, err := r.Server.sessions(r.ctx, r.who, r.vars["after"], maxPage, maxRead)
+	return cmp.Or(err, r.json(d))
 }
 
 func (r *reading) session() error {
@@ -228,7 +228,7 @@ func (r *reading) session() error {
 }
 
 func (r *reading) jobs() error {
-	return r.json(r.Server.jobs(r.who, r.vars["session"], r.vars["state"], r.vars["after"], maxEvents))
+	return r.json(r.Server.jobs(r.who, r.vars["session"], r.vars["state"], r.vars["after"], maxPage, maxRead))
 }
 
 func (r *reading) find() *job.Handle { return r.o.Registry.Find(r.who.Name, r.vars["job_id"]) }
