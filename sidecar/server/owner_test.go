@@ -192,7 +192,7 @@ func TestEvents(t *testing.T) {
 	if !strings.Contains(r.Text, `"request_id":"`) || strings.Contains(r.Text, `"request_id":""`) {
 		t.Errorf("no request id in %s", r.Text)
 	}
-	for _, bad := range []string{"?job=a&job=b", "?jobs=a", "?limit=x", "/", "?limit=-1"} {
+	for _, bad := range []string{"?job=a&job=b", "?jobs=a", "?limit=x", "?limit=0", "/", "?limit=-1"} {
 		if r, err := c.resource("eda-sidecar://audit/events" + bad); err == nil {
 			t.Errorf("%s is answered with %s", bad, r.Text)
 		}
@@ -302,6 +302,11 @@ func TestResources(t *testing.T) {
 	r, err = c.resource("eda-sidecar://jobs/" + a.Job + "/log?limit=2")
 	if err != nil || string(r.Blob) != "\xffx" {
 		t.Errorf("got %+v, %v", r, err)
+	}
+	for _, empty := range []string{"/log?limit=0", "/log?offset=100000", "/artifacts/out?offset=4", "/artifacts/out?limit=0"} {
+		if r, err := c.resource("eda-sidecar://jobs/" + a.Job + empty); err != nil || r.Blob == nil || len(r.Text)+len(r.Blob) > 0 {
+			t.Errorf("%s: %+v, %v", empty, r, err)
+		}
 	}
 	for _, bad := range []string{"eda-sidecar://jobs/" + a.Job + "/artifacts/..%2f..%2flog", "eda-sidecar://jobs//log", "file:///etc/passwd", "eda-sidecar://jobs/" + a.Job + "/artifacts/none"} {
 		if r, err := c.resource(bad); err == nil {

@@ -183,6 +183,9 @@ var errEnough = errors.New("enough")
 func (r *reading) events() error {
 	after, err := r.number("after", 1<<62)
 	limit, err2 := r.number("limit", maxPage)
+	if limit == 0 && err2 == nil { // an empty page has no end to go on from
+		err2 = &adapters.ArgumentError{Arg: "limit", Rule: fmt.Sprintf("want a number from 1 to %d", maxPage)}
+	}
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
@@ -278,8 +281,8 @@ func (r *reading) part(most int64, read func(h *job.Handle, offset, limit int64)
 	}
 	c := r.out.Contents[0]
 	c.Meta = mcp.Meta{"bytes": p.Size, "stale": p.Gone}
-	if !utf8.Valid(p.Bytes) {
-		c.Blob = p.Bytes
+	if !utf8.Valid(p.Bytes) || len(p.Bytes) == 0 { // an empty text would be left out: clients demand one of both
+		c.Blob = append([]byte{}, p.Bytes...)
 		return nil
 	}
 	for c.Text = string(p.Bytes); size(c.Text) > int(min(most*4/3, maxText)); {
