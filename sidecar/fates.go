@@ -42,6 +42,23 @@ func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, earlier strin
 	return f, nil
 }
 
+// killAll ends what earlier processes left, as well as it can. The groups stay for the start that can record their end.
+func (s *Sidecar) killAll(ctx context.Context, earlier string, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	refs, _ := s.groups.Leftovers(ctx, earlier) // as above
+	var wg sync.WaitGroup
+	for _, ref := range refs {
+		wg.Go(func() {
+			if a, err := s.groups.Adopt(ctx, ref); err == nil && a.Group != nil {
+				_, _ = a.Group.Kill(ctx)      // as above
+				_, _ = a.Group.WaitEmpty(ctx) // as above
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func groupsOf(open []ledger.Job) (refs []cgroup.Ref) {
 	for _, row := range open {
 		if j, err := txn.DecodeJournal(row.Doc); err == nil {

@@ -99,9 +99,13 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	var place sync.WaitGroup
 	place.Go(func() { s.groups, refused = cgroup.Open(ctx, o) })
 	defer place.Wait() // before Close
-	if err := s.openLedger(ctx, seam); err != nil && tried != nil {
-		return nil, volumeError("try the workspace's volume", tried) // its being full is the cause, however SQLite says it
-	} else if err != nil {
+	if err := s.openLedger(ctx, seam); err != nil {
+		if place.Wait(); refused == nil { // nothing can be recorded or decided: but what runs can be ended
+			s.killAll(ctx, earlier, cmp.Or(seam.adopt, adoptTimeout))
+		}
+		if tried != nil {
+			return nil, volumeError("try the workspace's volume", tried) // its being full is the cause, however SQLite says it
+		}
 		return nil, err
 	}
 	if place.Wait(); refused != nil {
@@ -176,7 +180,7 @@ func ledgerOptions(cfg Config, files *txn.Workspace, previous durable.Owner) (le
 		return ledger.Options{}, damaged("list the jobs", err)
 	}
 	o := ledger.Options{
-		Dir: cfg.StateDir, Workspace: previous.WorkspaceID, LockEpoch: previous.Epoch, JobsExist: len(names) > 0, Retention: cfg.AuditRetention,
+		Dir: cfg.StateDir, Workspace: previous.WorkspaceID, LockEpoch: previous.Epoch, Used: len(names) > 0 || previous.Epoch > 0, Retention: cfg.AuditRetention,
 	}
 	if o.Workspace == "" && !within(cfg.StateDir, cfg.Workspace) {
 		o.Workspace = uuid.NewString() // a new workspace: what another one has recorded is not its own
@@ -307,7 +311,7 @@ func volumeError(op string, err error) error {
 	var refused *durable.VolumeError
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fail(job.WorkspaceFull, op, err)
+		return fail(job.WorkspaceFull, op, syscall.ENOSPC) // what a probe says of such a volume besides is no use
 	case errors.As(err, &refused), errors.Is(err, os.ErrNotExist):
 		return fail(job.InvalidArgument, op, err)
 	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
@@ -338,6 +342,8 @@ func LedgerError(op string, err error) error {
 		return noAccess(op, err)
 	case errors.Is(err, syscall.ENOSPC):
 		return &job.Error{Code: job.Internal, Op: op, Err: err, Hint: "free space in --state-dir"}
+	case errors.Is(err, ledger.ErrFresh):
+		return &job.Error{Code: job.Internal, Op: op, Err: err, Hint: `name the --state-dir that it was used with; if that is lost, docs/HACKING.md says what to do: "A lost or damaged ledger"`}
 	}
 	return damaged(op, err)
 }

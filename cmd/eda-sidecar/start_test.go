@@ -136,6 +136,44 @@ func TestFullDuringTheRun(t *testing.T) {
 	w.sound()
 }
 
+// TestKilledOnAFullVolume: without room for the ledger nothing can be decided, but what an earlier engine left running is
+// ended all the same; the next start with room decides.
+func TestKilledOnAFullVolume(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, volume(t, 24, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard"))
+	w.config("min_free_bytes: 1KiB", "min_free_inodes: 0")
+	w.want(w.sh("echo new >{x}", "x=build/b.v"), exitOK, job.OK)
+	engine := w.command(nil, w.shArgs("echo never >{x}; setsid sleep 1000 & sleep 1000", "x=build/a.v")...).start()
+	w.until("the tool writes", w.staged)
+	ok(t, engine.cmd.Process.Kill())
+	engine.wait()
+	if len(w.marked()) == 0 {
+		t.Fatal("the tool did not outlive the engine")
+	}
+	fill := w.other("sh", "-c", "head -c 60000000 /dev/zero >fill").start().wait()
+	if a := w.do("recover"); a.exit != exitRetry || strings.Contains(a.err, "put it on a local") {
+		t.Errorf("recover on a full volume (%d): %v", fill.exit, a)
+	}
+	if left := w.marked(); len(left) != 0 {
+		t.Errorf("alive: %q", left)
+	}
+	ok(t, os.Remove(w.path("fill")))
+	w.until("there is room again", func() bool { // ext4 gives it back with its journal
+		var st unix.Statfs_t
+		ok(t, unix.Statfs(w.dir, &st))
+		probe := os.Mkdir(w.path("room"), 0o700)
+		if probe == nil {
+			ok(t, os.Remove(w.path("room")))
+		}
+		return probe == nil && st.Bavail*uint64(st.Bsize) > 4<<20
+	})
+	if found := w.recovered(); len(found) != 1 || found[0].Resolution != txn.Discarded {
+		t.Errorf("recovered %+v", found)
+	}
+	w.is("build/a.v", "old\n")
+	w.sound()
+}
+
 // TestStateThatIsNoFile: a link or FIFO where the next state is expected is the tool's fault, not ours.
 func TestStateThatIsNoFile(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ var (
 	// ErrAccess says that SQLite may not read the file, or not write beside it, which it must also to read.
 	ErrAccess = errors.New("the ledger needs a directory that may be written, also to be read")
 	// ErrFresh says that there is no ledger although the workspace holds jobs of one.
-	ErrFresh = errors.New("the ledger is missing although the workspace holds jobs")
+	ErrFresh = errors.New("the ledger is missing although the workspace was used")
 )
 
 // Of operations: at once from the call, or from a ticket's Err.

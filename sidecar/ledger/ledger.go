@@ -33,7 +33,7 @@ type Options struct {
 	Workspace string // workspace_id of owner.lock; empty: take the ledger's, or mint one
 	BootID    string // of the kernel, kept for diagnosis
 	LockEpoch int64  // epoch of owner.lock; 0: a new lock file
-	JobsExist bool   // the workspace holds job directories, so a fresh ledger is refused
+	Used      bool   // the workspace has had a ledger, so a fresh one is refused
 
 	Sinks           []func(audit.Event) // get every durable event, in order, from the writer: must not block
 	Now             func() time.Time    // nil: time.Now

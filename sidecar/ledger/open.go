@@ -88,12 +88,13 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 
 // openError says what is wrong with a ledger that does not open.
 func openError(dir string, err error) error {
+	var extended interface{ Code() int }
 	switch c := code(err); {
 	case c == codeCorrupt, c == codeNotADB, errors.Is(err, audit.ErrTrail), errors.Is(err, ErrNotFound):
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	case c == codeReadonly, c == codeCantOpen:
 		err = fmt.Errorf("%w: %w", ErrAccess, err)
-	case c == codeFull:
+	case c == codeFull, errors.As(err, &extended) && extended.Code() == codeNoShm:
 		err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
 	}
 	return fmt.Errorf("open the ledger in %q: %w", dir, err)
@@ -103,7 +104,7 @@ func openError(dir string, err error) error {
 // would make a ledger.
 func Look(ctx context.Context, o Options) (*Reader, Opening, error) {
 	r, err := openReader(o.Dir)
-	if errors.Is(err, ErrEmpty) && o.JobsExist {
+	if errors.Is(err, ErrEmpty) && o.Used {
 		err = ErrFresh
 	}
 	if err != nil {
@@ -142,7 +143,7 @@ func (r *Reader) look(ctx context.Context, o Options) (opening Opening, err erro
 func open(ctx context.Context, o Options) (*Ledger, error) {
 	o = o.withDefaults()
 	path := filepath.Join(o.Dir, fileName)
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && o.JobsExist {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && o.Used {
 		return nil, ErrFresh // before one is made
 	}
 	if err := createFile(o.Dir, path); err != nil {
@@ -249,7 +250,7 @@ func (s *store) close() error {
 // claim sets the pragmas, makes a fresh ledger, and refuses that of another workspace.
 func (l *Ledger) claim(ctx context.Context, version int) error {
 	s := l.store
-	if l.opening.Fresh = version == 0; l.opening.Fresh && l.o.JobsExist {
+	if l.opening.Fresh = version == 0; l.opening.Fresh && l.o.Used {
 		return ErrFresh
 	}
 	for _, p := range writerPragmas() {

@@ -51,7 +51,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"no_database", file(fileName, func(p string) error { return os.WriteFile(p, bytes.Repeat([]byte("not a database. "), 600), 0o600) }), Options{}, ErrDamaged},
 		{"cut", file(fileName, func(p string) error { return os.Truncate(p, 20480) }), Options{}, ErrDamaged},
 		{"page", file(fileName, func(p string) error { return overwrite(p, 8192+8, []byte{0xff, 0xff, 0xff, 0xff}) }), Options{}, ErrDamaged},
-		{"missing", file(fileName, os.Remove), Options{JobsExist: true}, ErrFresh},
+		{"missing", file(fileName, os.Remove), Options{Used: true}, ErrFresh},
 		{"event", func(dir string) error {
 			return raw(t, dir, "DROP TRIGGER events_no_update", "UPDATE events SET principal = 'you' WHERE seq = 9")
 		}, Options{}, ErrDamaged},
@@ -78,7 +78,7 @@ func TestOpenRefuses(t *testing.T) {
 		})
 	}
 	dir := prepared(t) // the control: as it was it opens, and a fresh one is welcome where there are no jobs
-	start(t, Options{Dir: dir, Workspace: "ws", JobsExist: true})
+	start(t, Options{Dir: dir, Workspace: "ws", Used: true})
 	if o := start(t, Options{}).Opening(); !o.Fresh || o.Epoch != 1 || o.Workspace == "" {
 		t.Errorf("got %+v", o)
 	}

@@ -216,6 +216,7 @@ const (
 	codeReadonly   = 8
 	codeCorrupt    = 11
 	codeFull       = 13
+	codeNoShm      = 10 | 19<<8 // SQLITE_IOERR_SHMSIZE: no room for the index of the log
 	codeCantOpen   = 14
 	codeConstraint = 19
 	codeNotADB     = 26
