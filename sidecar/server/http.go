@@ -8,8 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,12 +29,12 @@ const (
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines is no network's
 	// Host, then Origin: a page that rebinds its name to loopback has both equal, and neither is ours
-	if !s.hosts[strings.ToLower(r.Host)] {
+	if !s.hosts[plainHost(r.Host)] {
 		http.Error(w, "host is not allowed", http.StatusForbidden)
 		return
 	}
 	for _, origin := range r.Header.Values("Origin") {
-		if !s.origins[strings.ToLower(origin)] {
+		if !s.origins[plainHost(origin)] {
 			http.Error(w, "origin is not allowed", http.StatusForbidden)
 			return
 		}
@@ -175,30 +175,32 @@ func (g *gate) enter(name string) (leave func(), ok bool) {
 	}, true
 }
 
-// allowed are the values of Host and Origin that are answered, in lower case.
+// allowed are the values of Host and Origin that are answered, as plainHost has them.
 func (o Options) allowed() (hosts, origins map[string]bool) {
 	hosts, origins = map[string]bool{}, map[string]bool{}
 	names := o.AllowedHosts
 	if names == nil {
-		_, port, _ := net.SplitHostPort(o.Listen) // without a listener no host is allowed
-		for _, name := range loopback() {
+		own, port, _ := net.SplitHostPort(o.Listen) // without a listener no host is allowed
+		for _, name := range []string{"localhost", "127.0.0.1", "::1", own} {
 			names = append(names, net.JoinHostPort(name, port))
 		}
 	}
 	for _, name := range names {
-		hosts[strings.ToLower(name)] = true
-		host, _, err := net.SplitHostPort(name)
-		if err != nil {
-			host = name
-		}
-		if o.AllowedOrigins == nil && slices.Contains(loopback(), strings.ToLower(host)) {
-			origins["http://"+strings.ToLower(name)], origins["https://"+strings.ToLower(name)] = true, true
+		name = plainHost(name)
+		hosts[name] = true
+		u := url.URL{Host: name}
+		if ip := net.ParseIP(u.Hostname()); o.AllowedOrigins == nil && (u.Hostname() == "localhost" || ip.IsLoopback()) {
+			origins["http://"+name], origins["https://"+name] = true, true
 		}
 	}
 	for _, origin := range o.AllowedOrigins {
-		origins[strings.ToLower(origin)] = true
+		origins[plainHost(origin)] = true
 	}
 	return hosts, origins
 }
 
-func loopback() []string { return []string{"localhost", "127.0.0.1", "::1"} }
+// plainHost is a host or an origin in lower case and without a default port, which clients leave out.
+func plainHost(text string) string {
+	text = strings.ToLower(text)
+	return strings.TrimSuffix(strings.TrimSuffix(text, ":80"), ":443")
+}

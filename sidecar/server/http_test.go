@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +104,58 @@ func TestRefusals(t *testing.T) {
 				t.Error("a CORS header")
 			}
 		})
+	}
+}
+
+// TestHosts: who can reach the listener by a name of its own is answered, also where the port is a default one.
+func TestHosts(t *testing.T) {
+	var o server.Options
+	newWorld(t, func(p *server.Options) { o = *p })
+	o.Unchecked = true
+	for _, tc := range []struct {
+		listen  string
+		allowed []string
+		good    []string
+		bad     []string
+	}{
+		{"127.0.0.2:8080", nil, []string{"127.0.0.2:8080", "localhost:8080", "127.0.0.1:8080", "[::1]:8080"}, []string{"127.0.0.2", "127.0.0.3:8080", "localhost:80", ""}},
+		{"[::1]:80", nil, []string{"[::1]", "[::1]:80", "Localhost", "localhost:80", "127.0.0.1"}, []string{"::1", "localhost:8080", "evil.example", ""}},
+		{"127.0.0.1:443", nil, []string{"localhost", "localhost:443"}, []string{"localhost:8443", "localhost:"}},
+		{"127.0.0.1:8080", []string{"eda.example", "a.example:8443"}, []string{"EDA.example", "eda.example:443", "a.example:8443"}, []string{"a.example", "localhost:8080", "127.0.0.1:8080"}},
+		{"", nil, nil, []string{"localhost", "localhost:80", ""}},
+	} {
+		o.Listen, o.AllowedHosts = tc.listen, tc.allowed
+		s, err := server.New(o)
+		ok(t, err)
+		status := func(host, origin string) int {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/elsewhere", nil)
+			if r.Host = host; origin != "" {
+				r.Header.Set("Origin", origin)
+			}
+			w := httptest.NewRecorder()
+			s.Handler().ServeHTTP(w, r)
+			return w.Code
+		}
+		for _, host := range tc.good {
+			if got := status(host, ""); got != http.StatusNotFound {
+				t.Errorf("listening on %q: host %q gets %d", tc.listen, host, got)
+			}
+			want := http.StatusNotFound
+			if tc.allowed != nil { // no loopback name: no page is trusted
+				want = http.StatusForbidden
+			}
+			if got := status(tc.good[0], "http://"+host); got != want {
+				t.Errorf("listening on %q: origin http://%s gets %d, want %d", tc.listen, host, got, want)
+			}
+		}
+		for _, host := range tc.bad {
+			if got := status(host, ""); got != http.StatusForbidden {
+				t.Errorf("listening on %q: host %q gets %d", tc.listen, host, got)
+			}
+			if got := status(tc.listen, "http://"+host); got != http.StatusForbidden {
+				t.Errorf("listening on %q: origin http://%s gets %d", tc.listen, host, got)
+			}
+		}
 	}
 }
 

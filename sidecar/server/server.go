@@ -27,7 +27,7 @@ type Options struct {
 	Ledger         *ledger.Reader
 	Version        string        // of the product, as clients are told
 	Listen         string        // host:port of the HTTP listener, for the default of AllowedHosts
-	AllowedHosts   []string      // values of Host; nil: the loopback names with the port of Listen
+	AllowedHosts   []string      // values of Host; nil: Listen, and the loopback names with its port; port 80 and 443 may be left out
 	AllowedOrigins []string      // values of Origin; nil: http and https at an allowed host that is loopback
 	Auth           Authenticator // of HTTP requests; nil: none is served
 	Limits         Limits
