@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 	"time"
@@ -25,23 +24,26 @@ type Adopted struct {
 // Leftovers lists the groups in our directory that this Parent has not made: those of an earlier process. Sorted by name.
 // earlier is the absolute directory that an earlier process used, if it is known: a start in another scope has another one.
 func (p *Parent) Leftovers(ctx context.Context, earlier string) ([]Ref, error) {
-	refs, err := p.leftovers(ctx, p.middle, path.Join(p.site.Base, path.Base(p.caps.Dir)))
-	rel, below := strings.CutPrefix(earlier, p.site.Mount)
-	if err != nil || !below || earlier == p.caps.Dir {
+	refs, err := p.leftovers(ctx, p.caps.Dir)
+	if err != nil || earlier == p.caps.Dir {
 		return refs, err
 	}
-	dir, err := openDir(fd(p.mount), relative(rel))
-	if errors.Is(err, fs.ErrNotExist) {
-		return refs, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("open group %q: %w", earlier, err)
-	}
-	defer closeFile(dir)
-	more, err := p.leftovers(ctx, dir, path.Clean("/"+rel))
+	more, err := p.leftovers(ctx, earlier)
 	return append(refs, more...), err
 }
 
-func (p *Parent) leftovers(ctx context.Context, dir *os.File, at string) ([]Ref, error) {
+func (p *Parent) leftovers(ctx context.Context, at string) ([]Ref, error) {
+	at, below := strings.CutPrefix(at, p.site.Mount)
+	if !below {
+		return nil, nil
+	}
+	dir, err := openDir(fd(p.mount), relative(at))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("open group %q: %w", at, err)
+	}
+	defer closeFile(dir)
 	_, parent, err := inode(dir)
 	if err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func (p *Parent) leftovers(ctx context.Context, dir *os.File, at string) ([]Ref,
 		} else if err != nil {
 			return nil, fmt.Errorf("stat group %q: %w", name, err)
 		}
-		refs = append(refs, p.ref(parent, path.Join(at, name), st.Ino))
+		refs = append(refs, p.ref(parent, path.Join("/", at, name), st.Ino))
 	}
 	return refs, ctx.Err()
 }
@@ -116,28 +118,32 @@ func (p *Parent) Adopt(ctx context.Context, r Ref) (Adopted, error) {
 	return Adopted{Group: g}, ctx.Err()
 }
 
-// Look says of groups of earlier processes, in the order of refs, what Adopt would, and touches nothing: no directory is
-// made and nobody is killed. Of a group with somebody in it, or that cannot be opened, it returns the zero Adopted: what
-// becomes of that one, only a kill can tell. Errors are those of Discover.
-func Look(ctx context.Context, o Options, refs []Ref) ([]Adopted, error) {
+// Look says of the groups in refs, and of those that Leftovers finds, what Adopt would, and touches nothing: no directory
+// is made and nobody is killed. For a group with somebody in it, or that cannot be opened, it is the zero Adopted: what
+// becomes of that one, only a kill can tell. Errors are those of Discover and of Leftovers.
+func Look(ctx context.Context, o Options, earlier string, refs []Ref) (map[Ref]Adopted, error) {
 	p := newParent(ctx, o)
 	defer func() { _ = p.Close(ctx) }() // nothing was made
 	var err error
 	if p.site, err = Discover(o); err == nil {
 		err = p.identify(ctx)
 	}
+	var left []Ref
+	if err == nil {
+		left, err = p.Leftovers(ctx, earlier)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("look at groups: %w", err)
 	}
-	all := make([]Adopted, len(refs))
-	for i, ref := range refs {
+	all := map[Ref]Adopted{}
+	for _, ref := range append(left, refs...) {
 		a, _ := p.Adopt(ctx, ref) // an error leaves it zero, or the group, which is looked at
 		if a.Group != nil {
 			a.Empty, _, _ = a.Group.look() // unreadable is not empty
 			a.Group.closeFiles()
 			a.Group = nil
 		}
-		all[i] = a
+		all[ref] = a
 	}
 	return all, nil
 }

@@ -90,9 +90,9 @@ func TestAdoptBelievesOnlyWhatItSees(t *testing.T) {
 			c.edit(&r)
 			adopted, err := w.p.Adopt(t.Context(), r)
 			ok(t, err)
-			seen, err := Look(t.Context(), w.p.o, []Ref{r})
+			seen, err := Look(t.Context(), w.p.o, "", []Ref{r})
 			ok(t, err)
-			for _, a := range []Adopted{adopted, seen[0]} {
+			for _, a := range []Adopted{adopted, seen[r]} {
 				if a.Group != nil || a.Empty.How() != c.how || a.Confined.Covers(r) != c.confined || a.Empty.Proves(r) == c.confined {
 					t.Errorf("%+v", a)
 				}
@@ -120,9 +120,12 @@ func TestLook(t *testing.T) {
 	ref, dir := w.leftover()
 	look := func() Adopted {
 		t.Helper()
-		seen, err := Look(t.Context(), w.p.o, []Ref{ref})
+		seen, err := Look(t.Context(), w.p.o, "", nil) // it is found
 		ok(t, err)
-		return seen[0]
+		if _, found := seen[ref]; !found || len(seen) != 1 {
+			t.Fatalf("found %+v, want %+v", seen, ref)
+		}
+		return seen[ref]
 	}
 	if a := look(); a != (Adopted{}) || len(w.marked()) != 1 {
 		t.Errorf("of a living group: %+v, alive %v", a, w.marked())
@@ -132,7 +135,7 @@ func TestLook(t *testing.T) {
 	if a := look(); a.Empty.How() != witness.Read || a.Group != nil {
 		t.Errorf("of an empty group: %+v", a)
 	}
-	if _, err := Look(t.Context(), Options{Parent: t.TempDir()}, []Ref{ref}); err == nil {
+	if _, err := Look(t.Context(), Options{Parent: t.TempDir()}, "", []Ref{ref}); err == nil {
 		t.Error("a look where no group can be seen")
 	}
 }
