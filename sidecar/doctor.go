@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -25,7 +27,7 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 	case err == nil:
 	case errors.As(err, &failed) && failed.Code == job.Busy:
 		if c, err := Ask(ctx, cfg, false); err == nil {
-			return append(checks, c.doctor()...)
+			return append(append(checks, c.doctor()...), conflicts(cfg, c.Waiting)...)
 		}
 		add("owner", cgroup.Warn, err.Error()+"; volume, ledger and programs are not looked at", "wait for that process to end, or end it, and run doctor again")
 		return checks
@@ -45,7 +47,7 @@ func Doctor(ctx context.Context, cfg Config) []cgroup.Check {
 		add("ledger", cgroup.OK, fmt.Sprintf("%s, epoch %d", cfg.StateDir, opening.Epoch), "")
 	}
 	waiting := s.waiting()
-	checks = append(checks, quarantined(waiting)...)
+	checks = append(append(checks, quarantined(waiting)...), conflicts(cfg, waiting)...)
 	if len(waiting) == 0 {
 		add("recovery", cgroup.OK, fmt.Sprintf("%d jobs of an earlier process decided, none waits", len(s.Recovered)), "")
 	}
@@ -80,6 +82,22 @@ func quarantined(waiting []Recovered) (checks []cgroup.Check) {
 			Name: "quarantine", Status: cgroup.Fail, Found: fmt.Sprintf("job %s: %s", r.Job, r.Reason),
 			Fix: fmt.Sprintf("look at its targets, put them right, then move its directory to .eda-sidecar/conflicts/%s (or make an empty one there) and start again", r.Job),
 		})
+	}
+	return checks
+}
+
+// conflicts warns of what was kept for somebody to look at. What decides a job that waits has to stay until the next start.
+func conflicts(cfg Config, waiting []Recovered) (checks []cgroup.Check) {
+	entries, err := os.ReadDir(filepath.Join(cfg.Workspace, ".eda-sidecar", "conflicts"))
+	if err != nil {
+		return []cgroup.Check{{Name: "conflicts", Status: cgroup.Warn, Found: err.Error(), Fix: "let the engine's user read it"}}
+	}
+	for _, e := range entries {
+		if !slices.ContainsFunc(waiting, func(r Recovered) bool { return r.Job == e.Name() }) {
+			checks = append(checks, cgroup.Check{
+				Name: "conflicts", Status: cgroup.Warn, Found: fmt.Sprintf("somebody's bytes are kept in .eda-sidecar/conflicts/%s", e.Name()), Fix: "look at them, then remove them: the engine never does",
+			})
+		}
 	}
 	return checks
 }
