@@ -69,16 +69,16 @@ func groupsOf(open []ledger.Job) (refs []cgroup.Ref) {
 }
 
 // lookAtAll is adoptAll that touches nothing. Where no group can be seen, nothing is known of any.
-func lookAtAll(ctx context.Context, o cgroup.Options, open []ledger.Job) *fates {
+func lookAtAll(ctx context.Context, o cgroup.Options, open []ledger.Job, earlier string) *fates {
 	f := &fates{}
 	refs := groupsOf(open)
-	all, err := cgroup.Look(ctx, o, refs)
+	all, err := cgroup.Look(ctx, o, earlier, refs)
 	if err != nil {
 		f.asked = refs
 		return f
 	}
-	for i, ref := range refs {
-		switch a := all[i]; {
+	for ref, a := range all {
+		switch {
 		case a.Empty.Proves(ref):
 			f.empty = append(f.empty, a.Empty)
 		case a.Confined.Covers(ref):

@@ -3,11 +3,13 @@ package sidecar
 import (
 	"context"
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/eda-sidecar/eda-sidecar/cgroup"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
@@ -15,24 +17,49 @@ import (
 
 // reads ends the trail of every call that left a group and no row: a read, which has changed nothing.
 func (s *Sidecar) reads(ctx context.Context, f *fates) error {
-	dirs, err := s.files.Orphans()
+	events, err := f.reads(ctx, s.Ledger, s.files)
 	if err != nil {
 		return err
 	}
-	seen := map[string]bool{}
+	for _, event := range events {
+		if err := durably(s.Ledger.Record(event)); err != nil {
+			return err
+		}
+		s.Recovered = append(s.Recovered, ofRead(event))
+	}
+	return nil
+}
+
+// rows is what a look at leftovers asks of the ledger, or of its reader.
+type rows interface {
+	Job(ctx context.Context, id string) (ledger.Job, error)
+	Events(ctx context.Context, q ledger.Query, fn func(ledger.Record) error) error
+}
+
+// reads returns the last event of every such call, in order of their ids.
+func (f *fates) reads(ctx context.Context, l rows, files *txn.Workspace) (events []audit.Event, err error) {
+	dirs, err := files.Orphans()
+	if err != nil {
+		return nil, err
+	}
+	proofs := map[string]string{} // by job
 	for _, e := range f.empty {
-		id := strings.TrimSuffix(path.Base(e.Group().Path), path.Ext(e.Group().Path))
-		_, err := s.Ledger.Job(ctx, id)
-		if seen[id] || err == nil {
+		proofs[jobOf(e.Group())] = string(e.How())
+	}
+	for _, ref := range f.asked {
+		proofs[jobOf(ref)] = "read"
+	}
+	for _, id := range slices.Sorted(maps.Keys(proofs)) {
+		_, err := l.Job(ctx, id)
+		if err == nil {
 			continue
 		}
 		if !errors.Is(err, ledger.ErrNotFound) {
-			return err
+			return nil, err
 		}
-		seen[id] = true
 		var event audit.Event
 		var order audit.Order
-		err = s.Ledger.Events(ctx, ledger.Query{Job: id}, func(r ledger.Record) error {
+		err = l.Events(ctx, ledger.Query{Job: id}, func(r ledger.Record) error {
 			entry, err := audit.Decode(r.Body)
 			if err == nil {
 				event = entry.Event
@@ -41,22 +68,27 @@ func (s *Sidecar) reads(ctx context.Context, f *fates) error {
 			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if order.State == audit.New && slices.Contains(dirs, "r-"+id) { // killed before its first events were durable
 			event.Job, event.Tool, order.State = id, "unknown", audit.Allowed
 		}
 		switch order.State {
 		case audit.Allowed, audit.Started, audit.TimedOut, audit.Stopped, audit.Unproven:
-			event.Kind, event.At, event.Data = audit.Recovered, time.Time{}, map[string]any{"resolution": string(txn.Discarded), "proof": string(e.How())}
-			if err := durably(s.Ledger.Record(event)); err != nil {
-				return err
-			}
-			s.Recovered = append(s.Recovered, Recovered{Job: id, Tool: event.Tool, Resolution: txn.Discarded, Proof: string(e.How())})
+			event.Kind, event.At, event.Data = audit.Recovered, time.Time{}, map[string]any{"resolution": string(txn.Discarded), "proof": proofs[id]}
+			events = append(events, event)
 		case audit.New, audit.Finished, audit.Terminated, audit.Found, audit.Denied, audit.Committed, audit.RolledBack, audit.Closed:
 		}
 	}
-	return nil
+	return events, nil
+}
+
+// jobOf is the job whose group this is, by its name: <job>.<step>.
+func jobOf(g cgroup.Ref) string { return strings.TrimSuffix(path.Base(g.Path), path.Ext(g.Path)) }
+
+func ofRead(e audit.Event) Recovered {
+	proof, _ := e.Data["proof"].(string) // set above
+	return Recovered{Job: e.Job, Tool: e.Tool, Resolution: txn.Discarded, Proof: proof}
 }
 
 // orphans ends directories in jobs/ that no row knows.
@@ -73,16 +105,24 @@ func (s *Sidecar) orphans(ctx context.Context) error {
 		if !errors.Is(err, ledger.ErrNotFound) {
 			return err
 		}
-		r := Recovered{Job: name, Resolution: txn.Conflicted, Reason: "the ledger does not know this job directory: it was moved to conflicts/"}
-		kept, err := s.files.KeepOrphan(name)
-		if err != nil { // it is in nobody's way
-			r.Resolution, r.Reason = txn.Quarantined, "the ledger does not know this job directory, and it cannot be moved to conflicts/: "+err.Error()
+		r, found := orphan(s.files, name)
+		if err := s.files.EndOrphan(name); err != nil { // it is in nobody's way
+			r.Resolution, r.Reason, found = txn.Quarantined, "the ledger does not know it, and it cannot be moved away: "+err.Error(), true
 		}
-		if kept || err != nil {
+		if found {
 			s.Recovered = append(s.Recovered, r)
 		}
 	}
 	return nil
+}
+
+// orphan says what becomes of a directory in jobs/ that no row knows; found is false for the scratch of a read.
+func orphan(files *txn.Workspace, name string) (r Recovered, found bool) {
+	r = Recovered{Job: name, Resolution: files.Orphan(name), Reason: "the ledger does not know it: it goes to conflicts/"}
+	if r.Resolution == txn.Discarded {
+		r.Reason = "the ledger does not know it, and it holds no file"
+	}
+	return r, r.Resolution != ""
 }
 
 // keptBackups is how many committed jobs' displaced originals are kept at most.
@@ -90,17 +130,13 @@ const keptBackups = 1000
 
 // retire lets the backups of settled jobs expire: those that are old, and the oldest beyond the number that is kept. What
 // cannot be retired or deleted now is tried again by the next start. Jobs that ended within the last settling are left
-// alone: their own goroutines may still be at it.
-func (s *Sidecar) retire(ctx context.Context, settling time.Duration) error {
+// alone: their own goroutines may still be at it. kept are those whose backups hold somebody's bytes.
+func (s *Sidecar) retire(ctx context.Context, settling time.Duration) (kept []Recovered, err error) {
 	rows, err := s.Ledger.Unretired(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i, row := range rows {
-		age := time.Since(row.UpdatedAt)
-		if row.Phase == txn.Committed && age < s.cfg.BackupRetention && len(rows)-i <= keptBackups || age < settling && row.Phase != txn.Committed {
-			continue
-		}
+	for _, row := range due(rows, s.cfg.BackupRetention, settling) {
 		j, err := txn.DecodeJournal(row.Doc)
 		if err != nil { // its final row says all; the directory waits for an operator
 			seen, err := s.files.Observe(&txn.Journal{Version: 1, Job: row.ID})
@@ -109,10 +145,34 @@ func (s *Sidecar) retire(ctx context.Context, settling time.Duration) error {
 			}
 			continue
 		}
-		if s.files.Retire(j, fateOf(row.Phase)) == nil {
+		foreign, err := s.files.Retire(j, fateOf(row.Phase))
+		if len(foreign) > 0 {
+			kept = append(kept, lateBytes(row, foreign))
+		}
+		if err == nil {
 			_, _ = s.Ledger.Retired(row.ID) // rides
 		}
 	}
 	_ = s.files.EmptyTrash() // as above
-	return nil
+	return kept, nil
+}
+
+// due returns the settled jobs whose backups are to expire now. rows are in order of their age.
+func due(rows []ledger.Job, keep, settling time.Duration) (all []ledger.Job) {
+	for i, row := range rows {
+		age := time.Since(row.UpdatedAt)
+		if row.Phase == txn.Committed && age < keep && len(rows)-i <= keptBackups || age < settling && row.Phase != txn.Committed {
+			continue
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+// lateBytes says that somebody wrote to a settled job's displaced original, or to the outputs that an undo took back.
+func lateBytes(row ledger.Job, foreign []txn.Action) Recovered {
+	return Recovered{
+		Job: row.ID, Tool: row.Tool, Phase: row.Phase, Resolution: txn.Conflicted, Actions: foreign,
+		Reason: "somebody wrote to what it had displaced: those bytes go to conflicts/" + row.ID,
+	}
 }

@@ -78,7 +78,9 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 	if err := s.orphans(ctx); err != nil {
 		return err
 	}
-	return s.retire(ctx, 0)
+	kept, err := s.retire(ctx, 0)
+	s.Recovered = append(s.Recovered, kept...)
+	return err
 }
 
 // restored returns the number of the event that says that an older ledger was put back, the last one; 0: none. What is
@@ -323,7 +325,7 @@ func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
 	if err != nil {
 		return nil, LedgerError("open the ledger", err)
 	}
-	f := lookAtAll(ctx, cfg.groups(), open)
+	f := lookAtAll(ctx, cfg.groups(), open, owner.Previous.Groups)
 	var all []Recovered
 	for _, row := range open {
 		o, err := look(row, files, f, opening.Restored || row.FirstSeq < last, opening.Disagree)
@@ -332,9 +334,63 @@ func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
 		}
 		r, _ := o.decide()
 		if slices.ContainsFunc(o.journal.Groups, func(g cgroup.Ref) bool { return slices.Contains(f.asked, g) }) {
-			r.If = "its processes can be proven dead"
+			r.If = ifDead
 		}
 		all = append(all, r)
+	}
+	more, err := dryLeftovers(ctx, cfg, reader, files, f)
+	if err != nil {
+		return nil, fail(job.Internal, "look at what is left", err)
+	}
+	return append(all, more...), nil
+}
+
+// ifDead is the condition of a dry run where only a kill can tell.
+const ifDead = "its processes can be proven dead"
+
+// dryLeftovers is the part of a dry run that is about no open job.
+func dryLeftovers(ctx context.Context, cfg Config, l *ledger.Reader, files *txn.Workspace, f *fates) (all []Recovered, err error) {
+	events, err := f.reads(ctx, l, files)
+	if err != nil {
+		return nil, err
+	}
+	for _, event := range events {
+		r := ofRead(event)
+		if slices.ContainsFunc(f.asked, func(g cgroup.Ref) bool { return jobOf(g) == r.Job }) {
+			r.If = ifDead
+		}
+		all = append(all, r)
+	}
+	names, err := files.Orphans()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if _, err := l.Job(ctx, name); err == nil {
+			continue
+		} else if !errors.Is(err, ledger.ErrNotFound) {
+			return nil, err
+		}
+		if r, found := orphan(files, name); found {
+			all = append(all, r)
+		}
+	}
+	settled, err := l.Unretired(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range due(settled, cfg.BackupRetention, 0) {
+		j, err := txn.DecodeJournal(row.Doc)
+		if err != nil {
+			continue // it waits for an operator
+		}
+		seen, err := files.Observe(j)
+		if err != nil {
+			return nil, err
+		}
+		if foreign := txn.Plan(j, seen, fateOf(row.Phase)).Foreign(); len(foreign) > 0 {
+			all = append(all, lateBytes(row, foreign))
+		}
 	}
 	return all, nil
 }

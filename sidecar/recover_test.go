@@ -257,15 +257,19 @@ func TestDryRunOfNothing(t *testing.T) {
 	}
 }
 
-// TestOrphans keeps what somebody put into jobs/, and a read's scratch for a day.
+// TestOrphans keeps what somebody put into jobs/, and a read's scratch for a day. What holds no file goes.
 func TestOrphans(t *testing.T) {
 	w := newRecovery(t)
 	w.open().close()
 	w.write(".eda-sidecar/jobs/stranger/deep/file", "theirs")
 	w.write(".eda-sidecar/jobs/r-read/work/file", "scratch")
+	ok(t, os.MkdirAll(filepath.Join(w.dir, ".eda-sidecar/jobs/empty/deep"), 0o755))
 	e := w.open()
-	if r := e.only(); r.Job != "stranger" || r.Resolution != txn.Conflicted {
+	if r := e.Recovered; len(r) != 2 || r[0].Job != "empty" || r[0].Resolution != txn.Discarded || r[1].Job != "stranger" || r[1].Resolution != txn.Conflicted {
 		t.Errorf("recovered %+v", r)
+	}
+	if names := w.side("conflicts"); !slices.Equal(names, []string{"stranger"}) {
+		t.Errorf("conflicts holds %q", names)
 	}
 	kept, err := filepath.Glob(w.dir + "/.eda-sidecar/trash/r-read.until-*")
 	if w.read(".eda-sidecar/conflicts/stranger/deep/file") != "theirs" || len(w.side("jobs")) > 0 || len(kept) != 1 || err != nil {

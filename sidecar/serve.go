@@ -168,9 +168,7 @@ func (s *service) background(l net.Listener, h http.Handler) (end func()) {
 
 // run serves on an open workspace until ctx ends or the client on standard input is gone.
 func (s *service) run(ctx context.Context, engine *Sidecar, front net.Listener) error {
-	for _, r := range engine.Recovered {
-		s.o.Log.Warn("recovered", "job_id", r.Job, "tool", r.Tool, "phase", string(r.Phase), "code", string(r.Resolution), "error", r.Reason)
-	}
+	s.logRecovered(engine.Recovered)
 	o := &opened{Sidecar: engine, registry: job.NewRegistry(engine.Runner, job.RegistryOptions{})}
 	auth, err := s.authenticator()
 	if err != nil {
@@ -207,6 +205,12 @@ func (s *service) run(ctx context.Context, engine *Sidecar, front net.Listener) 
 	return s.stop(o, s.cfg.DrainTimeout)
 }
 
+func (s *service) logRecovered(all []Recovered) {
+	for _, r := range all {
+		s.o.Log.Warn("recovered", "job_id", r.Job, "tool", r.Tool, "phase", string(r.Phase), "code", string(r.Resolution), "error", r.Reason)
+	}
+}
+
 // keepHouse lets backups expire while the server runs, as a start does.
 func (s *service) keepHouse(ctx context.Context, engine *Sidecar) {
 	tick := time.NewTicker(min(s.cfg.BackupRetention, time.Minute))
@@ -214,7 +218,9 @@ func (s *service) keepHouse(ctx context.Context, engine *Sidecar) {
 	for {
 		select {
 		case <-tick.C:
-			if err := engine.retire(ctx, time.Minute); err != nil && ctx.Err() == nil {
+			kept, err := engine.retire(ctx, time.Minute)
+			s.logRecovered(kept)
+			if err != nil && ctx.Err() == nil {
 				s.o.Log.Warn("backups could not be retired", "error", err.Error())
 			}
 		case <-ctx.Done():

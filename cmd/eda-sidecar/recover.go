@@ -22,7 +22,7 @@ opens the workspace does this first; recover does nothing else.`,
 		Args:    cobra.NoArgs,
 	}
 	flags := workspaceFlags(c)
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done about every open job, and change nothing")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and change nothing")
 	c.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := load(flags)
@@ -52,15 +52,11 @@ opens the workspace does this first; recover does nothing else.`,
 			text.WriteString("nothing to recover\n")
 		}
 		for _, r := range found {
-			phase := string(r.Phase)
-			if phase == "" {
-				phase = "a read"
-			}
 			condition := ""
 			if r.If != "" {
 				condition = ", if " + r.If
 			}
-			fmt.Fprintf(&text, "job %s of %s, in %s: %s%s%s\n", r.Job, r.Tool, phase, r.Resolution, condition, because(r.Reason))
+			fmt.Fprintf(&text, "%s: %s%s%s\n", title(r), r.Resolution, condition, because(r.Reason))
 			for _, a := range r.Actions {
 				if a.Kind == txn.ActRetire { // of every job, later
 					continue

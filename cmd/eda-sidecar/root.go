@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -65,8 +66,19 @@ func open(c *cobra.Command, f *sidecar.Flags) (*sidecar.Sidecar, sidecar.Config,
 
 func printRecovered(c *cobra.Command, recovered []sidecar.Recovered) {
 	for _, r := range recovered {
-		c.PrintErrf("eda-sidecar: recovered job %s of %s: %s%s\n", r.Job, r.Tool, r.Resolution, because(r.Reason))
+		c.PrintErrf("eda-sidecar: recovered %s: %s%s\n", title(r), r.Resolution, because(r.Reason))
 	}
+}
+
+// title says what was recovered: a job, a read, or what somebody put into jobs/.
+func title(r sidecar.Recovered) string {
+	switch {
+	case r.Tool == "":
+		return fmt.Sprintf("jobs/%s", printable(r.Job))
+	case r.Phase == "":
+		return fmt.Sprintf("job %s of %s, a read", r.Job, r.Tool)
+	}
+	return fmt.Sprintf("job %s of %s, in %s", r.Job, r.Tool, r.Phase)
 }
 
 func because(reason string) string {

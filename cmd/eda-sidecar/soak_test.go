@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
+	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
 // TestManyProcesses: however many processes want one workspace, one has it at a time, and each commit counts once (G5).
@@ -117,6 +119,31 @@ func TestKilledAtRandom(t *testing.T) {
 	w.sound()
 }
 
+// TestServerTellsOfLateBytes: a server that lets a backup expire logs that somebody wrote into it, and doctor warns beside it.
+func TestServerTellsOfLateBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serving("backup_retention: 1s")
+	s := w.serve()
+	f, err := os.OpenFile(w.path("build/a.v"), os.O_WRONLY|os.O_APPEND, 0)
+	ok(t, err)
+	c := s.connect(nil)
+	a := s.must(c, "sh_run", w.script(s.session(c, "s"), "echo new >$1", "build/a.v"))
+	_, err = f.WriteString("late\n")
+	ok(t, errors.Join(err, f.Close()))
+	w.until("the backup expires", func() bool { return len(w.list(".eda-sidecar/conflicts")) > 0 })
+	w.until("the server says so", func() bool { return strings.Contains(s.log.String(), "conflicts/"+a.Job) })
+	if d := w.do("doctor"); d.exit != exitOK || !strings.Contains(d.out, "conflicts/"+a.Job) {
+		t.Errorf("doctor: %v", d)
+	}
+	if wrong := s.log.wrong(); wrong != "" {
+		t.Errorf("the log has the key %s", wrong)
+	}
+	if exit := s.stop(); exit != exitOK {
+		t.Errorf("exit %d: %s", exit, s.log)
+	}
+}
+
 // TestLateWriterOfTheOld: bytes that somebody writes into a displaced original, through a descriptor of before, are not
 // lost with the backup. The control writes nothing, and the backup goes.
 func TestLateWriterOfTheOld(t *testing.T) {
@@ -133,7 +160,15 @@ func TestLateWriterOfTheOld(t *testing.T) {
 			ok(t, err)
 		}
 		ok(t, f.Close())
-		w.recovered()
+		for _, args := range [][]string{{"--dry-run"}, nil} { // it says what it does
+			r := w.recovered(args...)
+			if writes != (len(r) == 1) || writes && (r[0].Job != a.Job || r[0].Resolution != txn.Conflicted || !strings.Contains(r[0].Reason, "conflicts/"+a.Job)) {
+				t.Errorf("writes %t: recover %q says %+v", writes, args, r)
+			}
+		}
+		if d := w.do("doctor"); d.exit != exitOK || strings.Contains(d.out, "conflicts/"+a.Job) != writes {
+			t.Errorf("writes %t: doctor: %v", writes, d)
+		}
 		w.is("build/a.v", "new\n")
 		if slices.Contains(w.list(".eda-sidecar/jobs"), a.Job) {
 			t.Errorf("writes %t: the backup is still in jobs/", writes)

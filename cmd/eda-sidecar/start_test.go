@@ -75,7 +75,14 @@ func TestKilledRead(t *testing.T) {
 		if a := w.do("recover", "--config", elsewhere); a.exit != exitNoSupport {
 			t.Errorf("a start without groups: %v", a)
 		}
+		dry := w.recovered("--dry-run")
+		if len(w.marked()) == 0 {
+			t.Error("a dry run killed")
+		}
 		found := w.recovered()
+		if len(dry) != 1 || len(found) != 1 || dry[0].Job != found[0].Job || dry[0].Resolution != txn.Discarded || dry[0].If == "" {
+			t.Errorf("another scope %t: a dry run says %+v, recovery %+v", scoped, dry, found)
+		}
 		if len(found) != 1 || found[0].Resolution != txn.Discarded || len(w.marked()) != 0 {
 			t.Errorf("another scope %t: recovered %+v, alive %v", scoped, found, w.marked())
 		}
@@ -93,6 +100,25 @@ func TestKilledRead(t *testing.T) {
 			t.Errorf("%v", a)
 		}
 	}
+}
+
+// TestStrangeDirectory: what somebody put into jobs/ is announced by a dry run, and told of by its name.
+func TestStrangeDirectory(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.want(w.sh("echo new >{x}", "x=build/a.v"), exitOK, job.OK)
+	ok(t, os.Mkdir(w.path(".eda-sidecar/jobs/strange"), 0o755))
+	w.write(".eda-sidecar/jobs/strange/file", "theirs")
+	ok(t, os.Mkdir(w.path(".eda-sidecar/jobs/void"), 0o755))
+	for _, args := range [][]string{{"recover", "--dry-run"}, {"recover"}} {
+		a := w.do(args...)
+		if a.exit != exitOK || strings.Contains(a.out, "a read") || !strings.Contains(a.out, "jobs/strange: conflict (") || !strings.Contains(a.out, "jobs/void: discarded (") {
+			t.Errorf("%q: %v", args, a)
+		}
+	}
+	w.is(".eda-sidecar/conflicts/strange/file", "theirs")
+	ok(t, os.RemoveAll(w.path(".eda-sidecar/conflicts/strange")))
+	w.sound()
 }
 
 // TestLostLedger: a workspace that was used has evidence, or the trail is not whole.

@@ -162,9 +162,12 @@ func (c *call) undo() (err error) {
 		}
 		return err
 	}
-	if c.stage != publishing || c.files.Retire(c.journal, txn.FateRolledBack) == nil {
-		_, _ = c.ledger.Retired(c.id) // rides; a start retires what is left
+	if c.stage == publishing {
+		if _, err := c.files.Retire(c.journal, txn.FateRolledBack); err != nil {
+			return nil // a start retires what is left
+		}
 	}
+	_, _ = c.ledger.Retired(c.id) // rides
 	return nil
 }
 

@@ -105,7 +105,7 @@ func faulted(t *testing.T, f durabletest.Fault, planner func(*Journal, Seen, Fat
 	}
 	l.drop()
 	if l.j != nil {
-		if err := l.w.Retire(l.j, final); err != nil {
+		if _, err := l.w.Retire(l.j, final); err != nil {
 			add("retire", err.Error())
 		}
 	}

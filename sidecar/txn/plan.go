@@ -69,6 +69,11 @@ type Action struct {
 	Why   string     `json:"why,omitempty"`
 }
 
+// Foreign returns the actions that keep somebody else's bytes.
+func (d Decision) Foreign() []Action {
+	return slices.DeleteFunc(slices.Clone(d.Actions), func(a Action) bool { return a.Kind != ActKeepForeign })
+}
+
 // Resolution is how a job ends, as the recovered event says it.
 type Resolution string
 

@@ -332,22 +332,23 @@ func (w *Workspace) syncDirs(site durable.Site, a, b durable.Handle) error {
 }
 
 // Retire ends a job whose row is final: every backup is compared with the journal once more, what changed goes to
-// conflicts/, the rest to the trash. It may be called again.
-func (w *Workspace) Retire(j *Journal, fate Fate) error {
+// conflicts/, the rest to the trash. It may be called again. foreign says what was kept, or is to be after an error.
+func (w *Workspace) Retire(j *Journal, fate Fate) (foreign []Action, err error) {
 	if fate == FateOpen {
-		return fmt.Errorf("retire %q: internal error: its row is open", j.Job)
+		return nil, fmt.Errorf("retire %q: internal error: its row is open", j.Job)
 	}
 	seen, err := w.Observe(j)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if d := w.plan(j, seen, fate); !d.Only(ActRetire) {
+	d := w.plan(j, seen, fate)
+	if foreign = d.Foreign(); len(foreign) > 0 {
 		d.Resolution = RolledForward
 		if err := w.Apply(j, d); err != nil {
-			return err
+			return foreign, err
 		}
 	}
-	return w.toTrash(j.Job, "")
+	return foreign, w.toTrash(j.Job, "")
 }
 
 // untilMark separates a name in trash/ from the second, since the epoch, until which it is kept.
@@ -449,19 +450,47 @@ func (w *Workspace) remove(at durable.Name, depth int) error {
 	return &Error{Op: "delete", Path: at.Name, Why: "holds very many entries, or somebody still writes in it", Fix: "it is tried again", Err: ErrQuota}
 }
 
-// Orphans returns the names in jobs/, sorted. Those that no row of the ledger knows are for KeepOrphan.
+// Orphans returns the names in jobs/, sorted. Those that no row of the ledger knows are for EndOrphan.
 func (w *Workspace) Orphans() ([]string, error) { return w.fs.List("txn.orphans.list", w.jobs, 0) }
 
-// KeepOrphan ends a directory in jobs/ that no row knows: a read's scratch goes to the trash for 24 h, any other whole to
-// conflicts/: kept is true then, and somebody must look.
-func (w *Workspace) KeepOrphan(name string) (kept bool, err error) {
-	at := durable.Name{Dir: w.jobs, Name: name}
-	to, suffix, kept := w.conflicts, "", true
-	if strings.HasPrefix(name, scratch) {
-		to, suffix, kept = w.trash, w.until(), false
+// Orphan says what EndOrphan does to a directory in jobs/ that no row knows: Discarded if there is no file in it,
+// Conflicted if there is one, and somebody must look; empty for a read's scratch.
+func (w *Workspace) Orphan(name string) Resolution {
+	switch {
+	case strings.HasPrefix(name, scratch):
+		return ""
+	case w.holdsFile(durable.Name{Dir: w.jobs, Name: name}, maxDepth):
+		return Conflicted
 	}
-	if err := w.moveTo("txn.orphan.move", at, to, name, suffix); err != nil {
-		return false, op("orphan", name, err)
+	return Discarded
+}
+
+// EndOrphan moves a directory in jobs/ that no row knows: whole to conflicts/, to the trash if there is no file in it, and
+// a read's scratch to the trash for 24 h.
+func (w *Workspace) EndOrphan(name string) error {
+	to, suffix := w.trash, ""
+	if end := w.Orphan(name); end == Conflicted {
+		to = w.conflicts
+	} else if end == "" {
+		suffix = w.until()
 	}
-	return kept, op("orphan", name, w.syncDirs("txn.orphan.sync", w.jobs, to))
+	if err := w.moveTo("txn.orphan.move", durable.Name{Dir: w.jobs, Name: name}, to, name, suffix); err != nil {
+		return op("orphan", name, err)
+	}
+	return op("orphan", name, w.syncDirs("txn.orphan.sync", w.jobs, to))
+}
+
+// holdsFile reports whether an object is a regular file or holds one. What cannot be looked into may.
+func (w *Workspace) holdsFile(at durable.Name, depth int) bool {
+	st, err := w.fs.Stat("txn.orphan.stat", at)
+	if err != nil || st.Type != durable.Dir {
+		return err != nil || st.Type == durable.Regular
+	}
+	h, err := w.fs.OpenDir("txn.orphan.open", at)
+	if err != nil || depth == 0 {
+		return true
+	}
+	defer shut(h)
+	names, err := w.fs.List("txn.orphan.list", h, 0)
+	return err != nil || slices.ContainsFunc(names, func(name string) bool { return w.holdsFile(durable.Name{Dir: h, Name: name}, depth-1) })
 }

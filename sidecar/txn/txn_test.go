@@ -122,6 +122,13 @@ func (l *lab) open() {
 }
 
 // drop forgets the transaction, as a crash does, but for its descriptors.
+func (l *lab) retire(fate Fate) (foreign []Action) {
+	l.t.Helper()
+	foreign, err := l.w.Retire(l.j, fate)
+	must(l.t, err)
+	return foreign
+}
+
 func (l *lab) drop() {
 	if l.tx != nil {
 		must(l.t, l.tx.Close())
@@ -280,8 +287,8 @@ func TestStraight(t *testing.T) {
 		l.mustRun("b2")
 		l.is(newState())
 		l.drop()
-		must(t, l.w.Retire(l.j, FateCommitted))
-		must(t, l.w.Retire(l.j, FateCommitted)) // again: nothing to do
+		l.retire(FateCommitted)
+		l.retire(FateCommitted) // again: nothing to do
 		l.clean()
 		l.is(newState())
 	}
@@ -317,7 +324,7 @@ func TestUndoAfterEachStep(t *testing.T) {
 				l.is(oldState())
 				l.drop()
 				if published {
-					must(t, l.w.Retire(l.j, FateRolledBack))
+					l.retire(FateRolledBack)
 				} else {
 					must(t, l.w.Trash(l.j, l.proofs, nil))
 				}

@@ -103,7 +103,7 @@ func TestFullVolume(t *testing.T) {
 		t.Errorf("workspace holds %v", got)
 	}
 	l.drop()
-	must(t, l.w.Retire(l.j, FateRolledBack))
+	l.retire(FateRolledBack)
 	must(t, l.w.EmptyTrash())
 
 	// A job that begins on a full volume, with no minimum to refuse it.
