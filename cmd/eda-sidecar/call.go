@@ -208,13 +208,20 @@ func (cl *client) follow(ctx context.Context, tool offered, args map[string]any)
 	for a, err = cl.call(context.WithoutCancel(ctx), tool.Name, args); err == nil && a.Running; {
 		id := map[string]any{"job_id": a.Job}
 		if ctx.Err() == nil {
-			if a, err = cl.call(ctx, "job_wait", id); ctx.Err() == nil {
+			next, waited := cl.call(ctx, "job_wait", id)
+			if ctx.Err() == nil {
+				if a.Running, err = next.Running, waited; err == nil {
+					a = next
+				}
 				continue
 			}
 		}
 		signal.Reset() // a second interrupt ends this process: the job is being ended
 		ctx = context.WithoutCancel(ctx)
 		a, err = cl.call(ctx, "job_cancel", id)
+	}
+	if failed := new(job.Error); errors.As(err, &failed) && failed.Code == job.Busy { // the way to the server broke
+		err = lost(tool.Name, a.Job, failed.Err)
 	}
 	a.isJob = true
 	return a, err

@@ -145,5 +145,14 @@ func unreachable(server string, err error) error {
 	case strings.Contains(text, "Service Unavailable"):
 		return &job.Error{Code: job.ShuttingDown, Op: "reach " + server, Err: fmt.Errorf("%w (it takes no calls now)", err)}
 	}
-	return &job.Error{Code: job.InvalidArgument, Op: "reach " + server, Err: err}
+	return &job.Error{Code: job.Busy, Op: "reach " + server, Err: err, Hint: "is the server running, and is its address right? Its log says where it serves"}
+}
+
+// lost is the error of a call whose answer did not come: nobody here knows whether it was made.
+func lost(tool, id string, err error) error {
+	known := "'eda-sidecar call job_list' of the server, or 'eda-sidecar audit' beside it, names its job"
+	if id != "" {
+		known = "ask again with 'eda-sidecar call --server URL job_wait job_id=" + id + "'"
+	}
+	return &job.Error{Code: job.Internal, Op: "hear how " + tool + " ended", Err: err, Hint: known + ". A server that died rolls it back at its next start, unless it was committed"}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -589,4 +590,46 @@ func TestServeLogs(t *testing.T) {
 	if exit := s.stop(); exit != 0 {
 		t.Errorf("exit %d: %s", exit, s.log)
 	}
+}
+
+// TestServerLost: a client whose server dies under it says that it does not know, and how to learn it; one that finds no
+// server says that.
+func TestServerLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serving("grace: 20ms")
+	s := w.serve()
+	url := "http://" + s.mcp
+	caller := w.command(nil, "call", "sh_run", "--server", url, "script=export MARK="+w.mark+"; echo never > $1; while :; do sleep 1; done", "a=build/a.v").start()
+	w.until("the tool writes", w.staged)
+	c := s.connect(nil)
+	session := s.session(c, job.DefaultSession)
+	w.until("the job was handed over, which call does after a second", func() bool {
+		var list struct {
+			Data struct {
+				Jobs []struct {
+					Session string `json:"session_id"`
+					Elapsed int64  `json:"elapsed_ms"`
+				} `json:"jobs"`
+			} `json:"data"`
+		}
+		res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "job_list", Arguments: map[string]any{"session_id": session}})
+		ok(t, err)
+		b, err := json.Marshal(res.StructuredContent)
+		ok(t, errors.Join(err, json.Unmarshal(b, &list)))
+		return len(list.Data.Jobs) == 1 && list.Data.Jobs[0].Session == session && list.Data.Jobs[0].Elapsed > 1300
+	})
+	s.kill()
+	a := caller.wait()
+	if a.exit != exitInternal || !strings.Contains(a.err, "job_wait job_id=") {
+		t.Errorf("the server died: %v", a)
+	}
+	if a := w.do("call", "session_show", "--server", url); a.exit != exitRetry || !strings.Contains(a.err, "is the server running") {
+		t.Errorf("no server: %v", a)
+	}
+	if found := w.recovered(); len(found) != 1 || !strings.Contains(a.err, found[0].Job) {
+		t.Errorf("recovered %+v; %s", found, a.err)
+	}
+	w.is("build/a.v", "old\n")
+	w.sound()
 }

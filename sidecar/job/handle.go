@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -27,6 +28,9 @@ func (h *Handle) ID() string { return h.c.id }
 
 // Request returns what was asked for.
 func (h *Handle) Request() Request { return h.c.req }
+
+// Session returns the id of the session that the job works in; before its turn what the caller named.
+func (h *Handle) Session() string { return cmp.Or(h.c.at.Load().session, h.c.req.Session) }
 
 // Done returns a channel that is closed at the terminal answer.
 func (h *Handle) Done() <-chan struct{} { return h.done }
@@ -86,6 +90,7 @@ type at struct {
 	since    time.Time
 	deadline time.Time
 	dir      string // the job directory, once it is there
+	session  string // its id, once it is cloned
 	progress adapters.Progress
 }
 

@@ -78,7 +78,7 @@ func (r *Result) replay(e audit.Event) {
 		r.Phase, r.RolledBack, r.WorkerTerminated = txn.RolledBack, true, true
 	case audit.Recovered:
 		if r.Code == "" { // a read, or a row whose rollback follows
-			r.Code, r.Message, r.RolledBack, r.WorkerTerminated = Internal, "cannot complete "+e.Tool+": the engine ended before the call did", true, true
+			r.Code, r.Message, r.RolledBack, r.WorkerTerminated = Internal, "cannot complete "+e.Tool+": the engine ended before it had recorded the end of the call", true, true
 			r.Hint = r.Code.Hint()
 		}
 	case audit.LedgerOpened, audit.LedgerRestored, audit.LedgerPruned, audit.LedgerClosed:

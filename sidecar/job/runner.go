@@ -342,6 +342,7 @@ func (c *call) clone() (err error) {
 	}
 	c.state = c.row.State.Clone()
 	c.res.Session, c.res.SessionVersion = c.row.ID, c.row.Generation
+	c.see(func(a *at) { a.session = c.row.ID })
 	return nil
 }
 

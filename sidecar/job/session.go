@@ -59,17 +59,19 @@ func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledge
 	if len(name) > 128 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return ledger.Session{}, failf(InvalidArgument, "use session name %.40q: want at most 128 bytes of UTF-8 without control characters", name)
 	}
-	row, err := r.ledger.SessionByName(ctx, principal, name)
-	if !errors.Is(err, ledger.ErrNotFound) {
-		return row, err
+	for try := 0; ; try++ {
+		row, err := r.ledger.SessionByName(ctx, principal, name)
+		if !errors.Is(err, ledger.ErrNotFound) {
+			return row, err
+		}
+		row = ledger.Session{ID: uuid.Must(uuid.NewV7()).String(), Owner: principal, Name: name}
+		switch err := r.sessionOp(row); {
+		case err == nil:
+			return r.ledger.Session(ctx, row.ID)
+		case !errors.Is(err, ledger.ErrStale) || try == 10: // somebody else made it at the same time, and may have closed it since
+			return ledger.Session{}, err
+		}
 	}
-	row = ledger.Session{ID: uuid.Must(uuid.NewV7()).String(), Owner: principal, Name: name}
-	if err := r.sessionOp(row); errors.Is(err, ledger.ErrStale) { // somebody else made it at the same time
-		return r.ledger.SessionByName(ctx, principal, name)
-	} else if err != nil {
-		return ledger.Session{}, err
-	}
-	return r.ledger.Session(ctx, row.ID)
 }
 
 // CloseSession destroys a session for good: it waits for its running job, writes the tombstone, and then fails those

@@ -261,7 +261,7 @@ func (s *Server) jobs(who Principal, session, state, cursor string, limit, room 
 
 func view(h *job.Handle) jobView {
 	st, req := h.Status(), h.Request()
-	v := jobView{Job: h.ID(), Tool: req.Tool.Name, Session: req.Session, Phase: st.State, Message: line(st.Message, 120), Elapsed: st.Elapsed.Milliseconds()}
+	v := jobView{Job: h.ID(), Tool: req.Tool.Name, Session: h.Session(), Phase: st.State, Message: line(st.Message, 120), Elapsed: st.Elapsed.Milliseconds()}
 	if st.State == job.StateDone {
 		v.Session = h.Result().Session
 	}
