@@ -600,10 +600,10 @@ func TestServerLost(t *testing.T) {
 	w.serving("grace: 20ms")
 	s := w.serve()
 	url := "http://" + s.mcp
-	caller := w.command(nil, "call", "sh_run", "--server", url, "script=export MARK="+w.mark+"; echo never > $1; while :; do sleep 1; done", "a=build/a.v").start()
-	w.until("the tool writes", w.staged)
 	c := s.connect(nil)
-	session := s.session(c, job.DefaultSession)
+	session := s.session(c, "one")
+	caller := w.command(nil, "call", "sh_run", "--server", url, "--session", session, "script=export MARK="+w.mark+"; echo never > $1; while :; do sleep 1; done", "a=build/a.v").start()
+	w.until("the tool writes", w.staged)
 	w.until("the job was handed over, which call does after a second", func() bool {
 		var list struct {
 			Data struct {
