@@ -296,6 +296,20 @@ func TestForgottenJob(t *testing.T) {
 			t.Errorf("%s: %s", tool, a.raw)
 		}
 	}
+	for i, want := range []int{1, 3} { // a link for the output and one for the log, if they can be read
+		a := c.call("job_wait", args{"job_id": ids[i]}, job.OK)
+		if len(a.Content) != want {
+			t.Errorf("%d contents: %s", len(a.Content), a.raw)
+		}
+		for _, content := range a.Content[1:] {
+			link, isLink := content.(*mcp.ResourceLink)
+			if !isLink {
+				t.Errorf("got %+v", content)
+			} else if _, err := c.resource(link.URI); err != nil {
+				t.Errorf("%s: %v", link.URI, err)
+			}
+		}
+	}
 	if r, err := c.resource("eda-sidecar://jobs/" + ids[0]); err != nil || !strings.Contains(r.Text, `"recalled":true`) {
 		t.Errorf("got %+v, %v", r, err)
 	}

@@ -98,7 +98,7 @@ func toResult(a answer) *mcp.CallToolResult {
 		IsError:           r.Code != job.OK,
 	}
 	for _, o := range r.Outputs {
-		if !o.Absent {
+		if !o.Absent && !r.Recalled { // where a job is recalled, only its events are known
 			res.Content = append(res.Content, &mcp.ResourceLink{
 				URI: scheme + "jobs/" + r.Job + "/artifacts/" + o.Name, Name: o.Name, Title: line(o.Path, 200), MIMEType: mimeOf(o.Path), Size: &o.Bytes,
 				Meta: mcp.Meta{"sha256": o.SHA256},
@@ -136,10 +136,13 @@ func summary(r job.Result) string {
 		fmt.Fprintf(&b, "\njob %s, %.1f s", r.Job, float64(r.Duration)/1000)
 	}
 	if r.Recalled {
-		b.WriteString("\nfrom the audit trail: log, diagnostics and data are gone")
+		b.WriteString("\nfrom the audit trail: log, diagnostics and data are gone, and artifact_read finds nothing; outputs are files of the workspace")
 	}
 	if r.Session != "" {
-		fmt.Fprintf(&b, "\nsession %s, version %d", r.Session, r.SessionVersion)
+		fmt.Fprintf(&b, "\nsession %s", r.Session)
+	}
+	if r.SessionVersion > 0 { // else it has none yet, or nobody knows
+		fmt.Fprintf(&b, ", version %d", r.SessionVersion)
 	}
 	if r.Code != job.OK {
 		b.WriteString("\n" + safety(r))
