@@ -67,7 +67,7 @@ func (s *service) controls() http.Handler {
 	answer := func(w http.ResponseWriter, o *opened) {
 		n := o.registry.Counts()
 		_ = json.NewEncoder(w).Encode(Control{ // the client is gone
-			PID: os.Getpid(), Draining: s.draining.Load(), Running: n.Running, Queued: n.Queued, Unproven: n.Unproven, Checks: s.ready(), Waiting: o.waiting(),
+			PID: os.Getpid(), Draining: s.draining.Load(), Running: n.Running, Queued: n.Queued, Unproven: n.Unproven, Checks: s.ready(), Waiting: append([]Recovered{}, o.waiting()...),
 		})
 	}
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.opened.Load()) })

@@ -65,11 +65,14 @@ func (s *service) ready() []metrics.Check {
 		check("recovery", never),    // as above; what waits for an operator stops nobody else
 		check("ledger", func(o *opened) error { return o.Ledger.Poisoned() }),
 		check("workspace", func(o *opened) error { return o.files.Room() }),
-		check("serving", func(*opened) error {
-			if s.draining.Load() {
-				return fail(job.ShuttingDown, "drained", nil)
+		check("serving", func(o *opened) error {
+			switch n := o.registry.Counts(); {
+			case !s.draining.Load():
+				return nil
+			case n.Running+n.Queued > 0:
+				return fail(job.ShuttingDown, "draining", nil)
 			}
-			return nil
+			return fail(job.ShuttingDown, "drained", nil)
 		}),
 	}
 }

@@ -314,10 +314,10 @@ func TestServe(t *testing.T) {
 	if a := w.do("drain", "--wait"); a.exit != 0 || a.out != "draining: 0 jobs running, 0 queued, 0 not proven dead\n" {
 		t.Errorf("drain: %v", a)
 	}
-	if a := w.do("call", "session_show", "--server", "http://"+s.mcp); a.exit != exitRetry {
+	if a := w.do("call", "session_open", "--server", "http://"+s.mcp); a.exit != exitRetry {
 		t.Errorf("a call of a drained server: %v", a)
 	}
-	if status, body := s.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "[-] serving") {
+	if status, body := s.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "[-] serving: drained") {
 		t.Errorf("readiness of a drained server: %d %q", status, body)
 	}
 	if a := w.do("doctor"); a.exit != exitNoSupport || !strings.Contains(a.out, "FAIL ready serving") {
@@ -386,6 +386,49 @@ func TestServeEnds(t *testing.T) {
 			w.sound()
 		})
 	}
+}
+
+// TestDrainRunning: a server with a job left says that it drains, not that it is drained, and still shows what was done.
+func TestDrainRunning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serving("grace: 50ms")
+	s := w.serve()
+	c := s.connect(nil)
+	session := s.session(c, "one")
+	a := s.must(c, "sh_run", with(w.script(session, "echo new > $1; while [ ! -s "+w.path("go")+" ]; do sleep 0.1; done", "build/a.v"), "detach", true))
+	w.until("the tool writes", w.staged)
+	drain := w.do("drain", "--json")
+	var said struct {
+		Running int
+		Waiting []any
+		Checks  []map[string]any
+	}
+	ok(t, json.Unmarshal([]byte(drain.out), &said))
+	last := said.Checks[len(said.Checks)-1]
+	if drain.exit != exitRetry || said.Running != 1 || said.Waiting == nil || last["name"] != "serving" || last["ok"] != false || last["reason"] != "draining" {
+		t.Errorf("drain --json: %v", drain)
+	}
+	if status, body := s.get("/readyz"); status != http.StatusServiceUnavailable || body != "[-] serving: draining\n\n" {
+		t.Errorf("readiness: %d %q", status, body)
+	}
+	if a := w.do("call", "session_show", "--server", "http://"+s.mcp); a.exit != 0 {
+		t.Errorf("a look at a server that drains: %v", a)
+	}
+	w.write("go", "now")
+	if a := w.do("drain", "--wait"); a.exit != 0 {
+		t.Errorf("drain --wait: %v", a)
+	}
+	if _, body := s.get("/readyz"); body != "[-] serving: drained\n\n" {
+		t.Errorf("readiness: %q", body)
+	}
+	if end := s.must(c, "job_wait", map[string]any{"job_id": a.Job}); end.Code != job.OK {
+		t.Errorf("the job: %+v", end.Result)
+	}
+	if exit := s.stop(); exit != 0 {
+		t.Errorf("exit %d: %s", exit, s.log)
+	}
+	w.sound()
 }
 
 func page(s *served, path string) string {

@@ -38,9 +38,9 @@ type Gauges struct {
 
 // Check is one check of /readyz.
 type Check struct {
-	Name   string
-	OK     bool
-	Reason string // why not; empty if OK
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"` // why not; empty if OK
 }
 
 // Sink counts. Make one with [New]. It is the ledger's sink of events and the runner's [job.Metrics].

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,7 +77,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		var m message
 		_ = json.Unmarshal(body, &m) // a message of other types is the SDK's to refuse
-		if s.draining.Load() && m.Method == "tools/call" && m.Params.Name != jobWait && m.Params.Name != jobCancel {
+		if s.draining.Load() && m.Method == "tools/call" && !s.afterDrain(m.Params.Name) {
 			unavailable(w, "draining")
 			return
 		}
@@ -85,6 +86,11 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = io.NopCloser(bytes.NewReader(body)) // whole: the SDK never waits for a client
 	}
 	s.serveAlive(s.router, w, r, stream)
+}
+
+// afterDrain reports whether a tool is answered by a server that drains: those that show what was done, and job_cancel.
+func (s *Server) afterDrain(name string) bool {
+	return name == jobCancel || slices.ContainsFunc(s.tools, func(t *tool) bool { return t.name == name && t.eda == nil && t.hints.readOnly })
 }
 
 // body reads all of a request's body, within its bound and its time, and checks that it means the same to every reader.

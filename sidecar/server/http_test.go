@@ -286,11 +286,17 @@ func TestDrain(t *testing.T) {
 	script, open := w.gated("long")
 	id := c.call("shell_run", args{"session_id": "default", "script": script, "out": "build/out.txt", "detach": true}, "").Job
 	w.server.Drain()
-	if _, err := c.try(t.Context(), "job_list", nil); err == nil {
-		t.Error("a call is answered while the server drains")
+	for _, tool := range []string{"session_open", "shell_run", "none"} {
+		if _, err := c.try(t.Context(), tool, nil); err == nil {
+			t.Errorf("%s is answered while the server drains", tool)
+		}
+		c = w.connect("b", "alice") // a refusal ends a client's session
 	}
 	open()
-	w.connect("b", "alice").call("job_wait", args{"job_id": id}, job.OK)
+	c.call("job_wait", args{"job_id": id}, job.OK)
+	c.call("job_list", nil, job.OK)
+	c.call("session_show", nil, job.OK)
+	c.call("artifact_read", args{"job_id": id, "name": "out"}, job.OK)
 }
 
 // TestTokens: what is wrong with a list is said.

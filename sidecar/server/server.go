@@ -106,7 +106,7 @@ func (l *Limits) defaults() {
 // Handler serves /mcp and nothing else. Whoever owns the listener sets the limits of the http.Server.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
 
-// Drain refuses new calls over HTTP from now on. Answers to what runs can still be fetched, and jobs be cancelled.
+// Drain refuses new calls over HTTP from now on. Jobs, sessions and outputs can still be read, and jobs be cancelled.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // ServeStdio serves one client on a pair of streams, as p, until the end of in, until out is broken or nobody reads it, or until
