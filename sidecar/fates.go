@@ -23,8 +23,8 @@ type fates struct {
 }
 
 // adoptAll kills what earlier processes left, in parallel, and says of every group what is known.
-func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, earlier string, timeout time.Duration) (*fates, error) {
-	refs, err := s.groups.Leftovers(ctx, earlier)
+func (s *Recovery) adoptAll(ctx context.Context, open []ledger.Job, earlier string, timeout time.Duration) (*fates, error) {
+	refs, err := s.Groups.Leftovers(ctx, earlier)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (s *Sidecar) adoptAll(ctx context.Context, open []ledger.Job, earlier strin
 	f := &fates{unproven: map[cgroup.Ref]error{}}
 	var wg sync.WaitGroup
 	for _, ref := range refs {
-		wg.Go(func() { f.adopt(ctx, s.groups, ref) })
+		wg.Go(func() { f.adopt(ctx, s.Groups, ref) })
 	}
 	wg.Wait()
 	return f, nil
@@ -90,7 +90,7 @@ func lookAtAll(ctx context.Context, o cgroup.Options, open []ledger.Job, earlier
 	return f
 }
 
-func (f *fates) adopt(ctx context.Context, groups *cgroup.Parent, ref cgroup.Ref) {
+func (f *fates) adopt(ctx context.Context, groups EarlierGroups, ref cgroup.Ref) {
 	a, err := groups.Adopt(ctx, ref)
 	if err == nil && a.Group != nil {
 		_, _ = a.Group.Kill(ctx) // a refused kill shows in the proof

@@ -16,8 +16,8 @@ import (
 )
 
 // reads ends the trail of every call that left a group and no row: a read, which has changed nothing.
-func (s *Sidecar) reads(ctx context.Context, f *fates) error {
-	events, err := f.reads(ctx, s.Ledger, s.files)
+func (s *Recovery) reads(ctx context.Context, f *fates) error {
+	events, err := f.reads(ctx, s.Ledger, s.Files)
 	if err != nil {
 		return err
 	}
@@ -92,8 +92,8 @@ func ofRead(e audit.Event) Recovered {
 }
 
 // orphans ends directories in jobs/ that no row knows.
-func (s *Sidecar) orphans(ctx context.Context) error {
-	names, err := s.files.Orphans()
+func (s *Recovery) orphans(ctx context.Context) error {
+	names, err := s.Files.Orphans()
 	if err != nil {
 		return err
 	}
@@ -105,8 +105,8 @@ func (s *Sidecar) orphans(ctx context.Context) error {
 		if !errors.Is(err, ledger.ErrNotFound) {
 			return err
 		}
-		r, found := orphan(s.files, name)
-		if err := s.files.EndOrphan(name); err != nil { // it is in nobody's way
+		r, found := orphan(s.Files, name)
+		if err := s.Files.EndOrphan(name); err != nil { // it is in nobody's way
 			r.Resolution, r.Reason, found = txn.Quarantined, "the ledger does not know it, and it cannot be moved away: "+err.Error(), true
 		}
 		if found {
@@ -131,21 +131,21 @@ const keptBackups = 1000
 // retire lets the backups of settled jobs expire: those that are old, and the oldest beyond the number that is kept. What
 // cannot be retired or deleted now is tried again by the next start. Jobs that ended within the last settling are left
 // alone: their own goroutines may still be at it. kept are those whose backups hold somebody's bytes.
-func (s *Sidecar) retire(ctx context.Context, settling time.Duration) (kept []Recovered, err error) {
+func (s *Recovery) retire(ctx context.Context, settling time.Duration) (kept []Recovered, err error) {
 	rows, err := s.Ledger.Unretired(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, row := range due(rows, s.cfg.BackupRetention, settling) {
+	for _, row := range due(rows, s.Keep, settling) {
 		j, err := txn.DecodeJournal(row.Doc)
 		if err != nil { // its final row says all; the directory waits for an operator
-			seen, err := s.files.Observe(&txn.Journal{Version: 1, Job: row.ID})
+			seen, err := s.Files.Observe(&txn.Journal{Version: 1, Job: row.ID})
 			if err == nil && seen.Job != txn.InJobs {
 				_, _ = s.Ledger.Retired(row.ID) // rides
 			}
 			continue
 		}
-		foreign, err := s.files.Retire(j, fateOf(row.Phase))
+		foreign, err := s.Files.Retire(j, fateOf(row.Phase))
 		if len(foreign) > 0 {
 			kept = append(kept, lateBytes(row, foreign))
 		}
@@ -153,7 +153,7 @@ func (s *Sidecar) retire(ctx context.Context, settling time.Duration) (kept []Re
 			_, _ = s.Ledger.Retired(row.ID) // rides
 		}
 	}
-	_ = s.files.EmptyTrash() // as above
+	_ = s.Files.EmptyTrash() // as above
 	return kept, nil
 }
 

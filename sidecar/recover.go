@@ -38,8 +38,46 @@ type Recovered struct {
 	If         string         `json:"if,omitempty"`     // of a dry run: on what all this depends
 }
 
-// recover brings every job of an earlier process to its end: all its groups are killed and proven empty first.
-func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Duration) error {
+// Recovery brings the jobs of an earlier process to their end. Open runs it on its own parts; a test that loses power
+// runs it on a volume and a ledger in memory.
+type Recovery struct {
+	Files  *txn.Workspace
+	Root   string // absolute path of the workspace
+	Ledger Rows
+	Groups EarlierGroups
+	Table  *lock.Table   // gets the keys of what is quarantined
+	Keep   time.Duration // how long the backups of a committed job are kept
+
+	Recovered []Recovered // what Run did
+}
+
+// Rows is what recovery asks of the ledger. Its methods are those of ledger.Ledger.
+type Rows interface {
+	rows
+	OpenJobs(ctx context.Context) ([]ledger.Job, error)
+	Unretired(ctx context.Context) ([]ledger.Job, error)
+	Session(ctx context.Context, id string) (ledger.Session, error)
+	Opening() ledger.Opening
+	Settled(job string, events ...audit.Event) (*ledger.Ticket, error)
+	RolledBack(job string, events ...audit.Event) (*ledger.Ticket, error)
+	Retired(job string) (*ledger.Ticket, error)
+	Record(events ...audit.Event) (*ledger.Ticket, error)
+}
+
+// EarlierGroups is what recovery asks of the groups. Its methods are those of cgroup.Parent.
+type EarlierGroups interface {
+	Leftovers(ctx context.Context, earlier string) ([]cgroup.Ref, error)
+	Adopt(ctx context.Context, ref cgroup.Ref) (cgroup.Adopted, error)
+	Sweep(g *cgroup.Group, proved func(cgroup.Empty))
+}
+
+func (s *Sidecar) recovery() *Recovery {
+	return &Recovery{Files: s.files, Root: s.cfg.Workspace, Ledger: s.Ledger, Groups: s.groups, Table: s.table, Keep: s.cfg.BackupRetention}
+}
+
+// Run decides every job that is open: all its groups are killed and proven empty first, within adopt. earlier is the
+// directory of an earlier process's groups, if it is known. It may be cut short anywhere, and run again.
+func (s *Recovery) Run(ctx context.Context, earlier string, adopt time.Duration) error {
 	open, err := s.Ledger.OpenJobs(ctx)
 	if err != nil {
 		return err
@@ -48,14 +86,14 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 	if err != nil {
 		return err
 	}
-	restored, err := restored(ctx, s.Ledger.Reader)
+	restored, err := restored(ctx, s.Ledger)
 	if err != nil {
 		return err
 	}
 	for some := range slices.Chunk(open, rowsAtOnce) {
 		var all []recovering
 		for _, row := range some {
-			o, err := look(row, s.files, found, row.FirstSeq < restored, s.Ledger.Opening().Disagree)
+			o, err := look(row, s.Files, found, row.FirstSeq < restored, s.Ledger.Opening().Disagree)
 			if err != nil {
 				return err
 			}
@@ -85,7 +123,7 @@ func (s *Sidecar) recover(ctx context.Context, earlier string, adopt time.Durati
 
 // restored returns the number of the event that says that an older ledger was put back, the last one; 0: none. What is
 // open from before it is not what the files say, however often we start.
-func restored(ctx context.Context, l *ledger.Reader) (seq int64, err error) {
+func restored(ctx context.Context, l rows) (seq int64, err error) {
 	err = l.Events(ctx, ledger.Query{Kind: audit.LedgerRestored}, func(r ledger.Record) error {
 		seq = r.Seq
 		return nil
@@ -169,7 +207,7 @@ func (r *recovering) put() {
 }
 
 // recoverJob brings the files of one open job to their decided end. What may not be decided is left as it is.
-func (s *Sidecar) recoverJob(o openJob, f *fates) recovering {
+func (s *Recovery) recoverJob(o openJob, f *fates) recovering {
 	r, d := o.decide()
 	one := recovering{Recovered: r, openJob: o}
 	if r.Reason == "" {
@@ -179,7 +217,7 @@ func (s *Sidecar) recoverJob(o openJob, f *fates) recovering {
 }
 
 // recovered waits for the row of a job and says what became of it. One with a reason keeps its keys.
-func (s *Sidecar) recovered(one recovering) (Recovered, error) {
+func (s *Recovery) recovered(one recovering) (Recovered, error) {
 	r, o, err := one.Recovered, one.openJob, one.err
 	if r.Reason != "" {
 		return s.quarantine(r, o, r.Reason), nil
@@ -201,9 +239,9 @@ func (s *Sidecar) recovered(one recovering) (Recovered, error) {
 }
 
 // carryOut does what was decided about the files, and returns what closes the row.
-func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) (closeRow func() (*ledger.Ticket, error), err error) {
+func (s *Recovery) carryOut(o openJob, d txn.Decision, f *fates, proof string) (closeRow func() (*ledger.Ticket, error), err error) {
 	row, j := o.row, o.journal
-	if err := s.files.Apply(j, d); err != nil {
+	if err := s.Files.Apply(j, d); err != nil {
 		return nil, err
 	}
 	event := func(k audit.Kind, data map[string]any) audit.Event {
@@ -214,7 +252,7 @@ func (s *Sidecar) carryOut(o openJob, d txn.Decision, f *fates, proof string) (c
 		return func() (*ledger.Ticket, error) { return s.Ledger.Settled(row.ID, recovered) }, nil
 	}
 	if row.Phase == txn.WorkerRunning && d.Resolution != txn.ByOperator {
-		if err := s.files.Trash(j, f.empty, f.confined); err != nil {
+		if err := s.Files.Trash(j, f.empty, f.confined); err != nil {
 			return nil, err
 		}
 	}
@@ -249,7 +287,7 @@ func fateOf(p txn.Phase) txn.Fate {
 }
 
 // quarantine leaves a job as it is and keeps others away from its session and targets.
-func (s *Sidecar) quarantine(r Recovered, o openJob, reason string) Recovered {
+func (s *Recovery) quarantine(r Recovered, o openJob, reason string) Recovered {
 	row := o.row
 	r.Resolution, r.Reason, r.Actions = txn.Quarantined, reason, nil
 	keys := []lock.Key{lock.Session(row.Session)}
@@ -257,12 +295,12 @@ func (s *Sidecar) quarantine(r Recovered, o openJob, reason string) Recovered {
 		keys = append(keys, job.SessionKey(ledger.Session{Owner: row.Principal, Name: job.DefaultSession}))
 	}
 	for _, o := range o.journal.Outputs {
-		keys = append(keys, job.PathKey(s.chain(o.Target)))
+		keys = append(keys, job.PathKey(chain(s.Root, o.Target)))
 	}
 	// Nobody waits yet, and what another quarantined job holds is held for good: the rest is granted at once. None of it is
 	// released: a restart decides again.
-	keys = slices.DeleteFunc(keys, func(k lock.Key) bool { return len(s.table.Holders(k)) > 0 })
-	_, err := s.table.Acquire(nil, lock.Request{Owner: lock.Owner{Job: job.QuarantinePrefix + row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, Since: row.CreatedAt.UnixMilli()}, Keys: keys})
+	keys = slices.DeleteFunc(keys, func(k lock.Key) bool { return len(s.Table.Holders(k)) > 0 })
+	_, err := s.Table.Acquire(nil, lock.Request{Owner: lock.Owner{Job: job.QuarantinePrefix + row.ID, Session: row.Session, Tool: row.Tool, Principal: row.Principal, Since: row.CreatedAt.UnixMilli()}, Keys: keys})
 	if err != nil {
 		r.Reason += "; " + err.Error()
 	}
@@ -271,8 +309,8 @@ func (s *Sidecar) quarantine(r Recovered, o openJob, reason string) Recovered {
 
 // chain is the way to a target as it is now. Admission would refuse one that is no target at the moment, or on a full
 // volume; it may be one again before we start the next time.
-func (s *Sidecar) chain(target string) (edges []txn.Edge) {
-	dir := s.cfg.Workspace
+func chain(root, target string) (edges []txn.Edge) {
+	dir := root
 	for name := range strings.SplitSeq(target, "/") {
 		info, err := os.Lstat(dir)
 		if err != nil || !info.IsDir() {

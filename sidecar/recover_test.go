@@ -615,7 +615,7 @@ func TestFullAtStart(t *testing.T) {
 		t.Errorf("recovered %+v", r)
 	}
 	for _, target := range []string{"a", "dir/b", "made/c"} {
-		if holders := s.table.Holders(job.PathKey(s.chain(target))); len(holders) != 1 {
+		if holders := s.table.Holders(job.PathKey(chain(w.dir, target))); len(holders) != 1 {
 			t.Errorf("holders of %s: %+v", target, holders)
 		}
 	}
@@ -640,7 +640,7 @@ func TestChain(t *testing.T) {
 	for _, target := range []string{"a", "dir/b", "dir/new", "made/deep/c"} {
 		a, err := e.files.Admit([]txn.Spec{{Name: "a", Target: target, Kind: txn.File, MakeParents: true}})
 		ok(t, err)
-		if got, want := e.chain(target), a.Chains()[0]; !slices.Equal(got, want) {
+		if got, want := chain(w.dir, target), a.Chains()[0]; !slices.Equal(got, want) {
 			t.Errorf("%s: got %+v, want %+v", target, got, want)
 		}
 		a.Close()

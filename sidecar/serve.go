@@ -218,7 +218,7 @@ func (s *service) keepHouse(ctx context.Context, engine *Sidecar) {
 	for {
 		select {
 		case <-tick.C:
-			kept, err := engine.retire(ctx, time.Minute)
+			kept, err := engine.recovery().retire(ctx, time.Minute)
 			s.logRecovered(kept)
 			if err != nil && ctx.Err() == nil {
 				s.o.Log.Warn("backups could not be retired", "error", err.Error())

@@ -112,7 +112,9 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 		return nil, fail(job.ContainmentUnavailable, "contain tools here", refused)
 	}
 	// 4-8 kill, prove, decide, retire
-	if err := s.recover(ctx, earlier, cmp.Or(seam.adopt, adoptTimeout)); err != nil {
+	recovery := s.recovery()
+	err = recovery.Run(ctx, earlier, cmp.Or(seam.adopt, adoptTimeout))
+	if s.Recovered = recovery.Recovered; err != nil {
 		return nil, fail(job.Internal, "recover", err)
 	}
 	if groups := s.groups.Capabilities().Dir; groups != earlier || seam.serving != "" { // only now: till here a start must look in the earlier place
