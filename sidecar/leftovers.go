@@ -91,15 +91,19 @@ func ofRead(e audit.Event) Recovered {
 	return Recovered{Job: e.Job, Tool: e.Tool, Resolution: txn.Discarded, Proof: proof}
 }
 
-// orphans ends directories in jobs/ that no row knows.
+// orphans ends directories in jobs/ that no row knows, or whose row says that they are gone: that they were moved to the
+// trash was not durable when the power was lost.
 func (s *Recovery) orphans(ctx context.Context) error {
 	names, err := s.Files.Orphans()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		_, err := s.Ledger.Job(ctx, name)
+		row, err := s.Ledger.Job(ctx, name)
 		if err == nil {
+			if j, err := txn.DecodeJournal(row.Doc); err == nil && !row.RetiredAt.IsZero() {
+				_, _ = s.Files.Retire(j, fateOf(row.Phase)) // the next start tries again
+			}
 			continue
 		}
 		if !errors.Is(err, ledger.ErrNotFound) {
