@@ -19,11 +19,12 @@ const module = "github.com/eda-sidecar/eda-sidecar"
 // noTests lists the packages that may have none, by path below the module, with the reason.
 var noTests = map[string]string{
 	"cgroup/internal/witness":     "tested from cgroup, the one package that may mint proofs",
-	"sidecar/durable/durabletest": "test seams alone, exercised by the tests of txn and sidecar",
+	"sidecar/durable/durabletest": "test seams alone, exercised by the tests of txn, sidecar and test/crash",
 }
 
 // noRace lists the packages whose tests run without the race detector, with the reason.
 var noRace = map[string]string{
+	"test/crash":  "thousands of recoveries one after another; the jobs before them run raced in sidecar",
 	"test/house":  "one goroutine reads source files; the detector only costs time",
 	"test/runner": "one goroutine reads recorded streams",
 }
