@@ -97,9 +97,11 @@ func expect(m Method, s Seen, t, b class, lost bool) (do []ActionKind, conflict,
 
 // play does to seen what Apply does to files.
 func play(seen Seen, d Decision) Seen {
-	seen.Outputs = slices.Clone(seen.Outputs)
+	seen.Outputs, seen.Dirs = slices.Clone(seen.Outputs), slices.Clone(seen.Dirs)
 	for _, a := range d.Actions {
 		switch a.Kind {
+		case ActRemoveDir:
+			seen.Dirs[a.Index] = SeenDir{}
 		case ActExchange:
 			o := &seen.Outputs[a.Index]
 			o.Target, o.Staged = o.Staged, o.Target
@@ -383,5 +385,36 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	for b.Loop() {
 		Plan(j, seen, FateOpen)
+	}
+}
+
+// TestPlanOfDirectories: a created directory goes if it is the one that was made and nobody has put anything into it; the
+// plan of what is then there does nothing to it.
+func TestPlanOfDirectories(t *testing.T) {
+	made := DirID{Ino: 9, Btime: 90}
+	fresh := FileID{Exists: true, Type: "file", Ino: 5, Btime: 50, Size: 1, MtimeNS: 1}
+	for _, c := range []struct {
+		name string
+		id   DirID
+		seen SeenDir
+		fate Fate
+		want bool
+	}{
+		{"ours", made, SeenDir{DirID: made}, FateOpen, true},
+		{"others-inside", made, SeenDir{DirID: made, Others: true}, FateOpen, false},
+		{"of-somebody-else", made, SeenDir{DirID: DirID{Ino: 9, Btime: 91}}, FateOpen, false},
+		{"not-there", made, SeenDir{}, FateOpen, false},
+		{"never-made", DirID{}, SeenDir{}, FateOpen, false},
+		{"committed", made, SeenDir{DirID: made}, FateCommitted, false},
+	} {
+		j := &Journal{Version: 1, Job: "j", CreatedDirs: []CreatedDir{{Path: "d", DirID: c.id}}, Outputs: []Output{{Target: "d/x", Kind: File, Method: NoReplace, New: &fresh}}}
+		seen := Seen{Job: InJobs, Outputs: []SeenOutput{{Target: fresh}}, Dirs: []SeenDir{c.seen}}
+		d := Plan(j, seen, c.fate)
+		if got := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Kind == ActRemoveDir }); got != c.want {
+			t.Errorf("%s: %+v", c.name, d)
+		}
+		if d := Plan(j, play(seen, d), c.fate); !d.Only(ActRetire) {
+			t.Errorf("%s: after it %+v", c.name, d)
+		}
 	}
 }
