@@ -332,6 +332,31 @@ func TestServe(t *testing.T) {
 	w.sound()
 }
 
+// TestKeyAcrossKill: a call that committed under a key, and whose answer went with the server, is not made again.
+func TestKeyAcrossKill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serving()
+	s := w.serve()
+	args := w.script("default", "echo new >> $1", "build/a.v")
+	args["idempotency_key"] = "once"
+	first := s.must(s.connect(nil), "sh_run", args)
+	s.kill()
+	w.write("build/a.v", "edited\n")
+	s = w.serve()
+	c := s.connect(nil)
+	if again := s.must(c, "sh_run", args); first.Code != job.OK || again.Code != job.OK || again.Job != first.Job || !again.Replayed || !again.Recalled {
+		t.Errorf("got %+v, then %+v", first.Result, again.Result)
+	}
+	w.is("build/a.v", "edited\n")
+	args["idempotency_key"] = "twice"
+	if a := s.must(c, "sh_run", args); a.Code != job.OK || a.Job == first.Job {
+		t.Errorf("with another key: %+v", a.Result)
+	}
+	s.stop()
+	w.sound()
+}
+
 // TestServeEnds gives running jobs their time at SIGTERM, cancels them after it, and ends queued ones at once.
 func TestServeEnds(t *testing.T) {
 	t.Parallel()

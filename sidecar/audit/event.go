@@ -7,7 +7,7 @@ type Kind string
 
 // The kinds of a job's events, and the ledger's own housekeeping kinds.
 const (
-	Allow               Kind = "allow"                // the call was admitted; data: digest of the arguments
+	Allow               Kind = "allow"                // the call was admitted; data: digest of the arguments; those of an idempotency key and of what it holds for
 	Deny                Kind = "deny"                 // the call was refused before anything happened; data: code, reason
 	Start               Kind = "start"                // the first process was started; data: pid, group, digest of argv, programs and versions
 	Finish              Kind = "finish"               // a read ended; data: verdict

@@ -15,8 +15,15 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/lock"
 )
 
-// Handle is one call that a Registry has started. Its methods may be called at any time, by anyone.
+// Handle is one caller's hold on a job that a Registry has started. Its methods may be called at any time, by anyone.
 type Handle struct {
+	*run
+	caller   outcome.Caller
+	replayed bool // the job had its answer before the call
+}
+
+// run is one job, that several callers may wait for.
+type run struct {
 	c      *call
 	done   chan struct{}
 	result Result // valid after done
@@ -38,17 +45,23 @@ func (h *Handle) Done() <-chan struct{} { return h.done }
 // Result waits for the terminal answer and returns it.
 func (h *Handle) Result() Result {
 	<-h.done
-	return h.result
+	r := h.result
+	r.Replayed = h.replayed
+	return r
 }
 
 // Cancel ends the job without a commit. False: its outcome was decided before.
 func (h *Handle) Cancel() bool { return h.c.cell.Abort(outcome.Cancelled) }
 
-// Detach hands the job over: it outlives its caller from now on. False: the caller had abandoned it.
-func (h *Handle) Detach() bool { return h.c.cell.Detach() }
+// Detach hands the job over: it outlives the call from now on. False: the caller had abandoned it.
+func (h *Handle) Detach() bool { return h.caller.Detach() }
 
-// Abandon says that the caller is gone, which cancels the job unless it was handed over. It reports whether it did.
-func (h *Handle) Abandon() bool { return h.c.cell.Abandon(outcome.Cancelled) }
+// Abandon says that the caller is gone: the job is cancelled with its last caller, unless it was handed over. It reports
+// whether this did it.
+func (h *Handle) Abandon() bool { return h.caller.Abandon(&h.c.cell, outcome.Cancelled) }
+
+// Disown is Abandon for a caller to whom the job was, or may have been, handed over.
+func (h *Handle) Disown() bool { return h.caller.Disown(&h.c.cell, outcome.Cancelled) }
 
 // Ended reports whether there is a terminal answer.
 func (h *Handle) Ended() bool {
@@ -193,7 +206,7 @@ func (h *Handle) Log(offset, limit int64) (p Part, err error) {
 // Output returns at most limit bytes of a committed output, from offset on. The error wraps fs.ErrNotExist if the job has
 // no such output, or if nothing is at its target.
 func (h *Handle) Output(name string, offset, limit int64) (p Part, err error) {
-	if !h.Ended() || h.result.Code != OK || !h.c.mutates {
+	if !h.Ended() || h.result.Code != OK || h.c.journal == nil || !h.c.mutates {
 		return p, fmt.Errorf("output %q of a job that has not committed: %w", name, fs.ErrNotExist)
 	}
 	f, current, err := h.c.files.OpenOutput(h.c.journal, name)

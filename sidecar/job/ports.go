@@ -59,6 +59,7 @@ type Request struct {
 	Tool      *adapters.Tool
 	Args      adapters.Args
 	Digest    string                  // SHA-256 of the arguments, hex: what the audit trail holds of them
+	Key       Key                     // of a mutating call; zero: the call runs whatever ran before
 	Session   string                  // id, or DefaultSession; empty: the default one if the call mutates, else none
 	Principal string                  // who calls
 	Script    bool                    // the principal may hand over code: tools of trust script run

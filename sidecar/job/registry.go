@@ -26,6 +26,10 @@ type Registry struct {
 	ended    []*Handle // of jobs, in the order of their ends
 	bytes    int       // of their answers
 	draining bool
+	keys     map[scope]keyed
+
+	learning sync.Mutex
+	learned  bool // guarded by learning
 }
 
 // RegistryOptions bound a Registry. Zero values take the defaults.
@@ -54,30 +58,54 @@ func NewRegistry(r *Runner, o RegistryOptions) *Registry {
 }
 
 // Start runs a call in a goroutine of its own. A call that cannot be admitted ends at once, with BUSY or SHUTTING_DOWN
-// and recorded like any other refusal.
+// and recorded like any other refusal. One whose key has a job runs nothing: it joins the job, or has its answer.
 func (r *Registry) Start(req Request) *Handle {
-	entered := r.gate.Enter()
+	entered, isKeyed := r.gate.Enter(), req.Key != Key{}
+	if isKeyed && req.Refused == nil {
+		req.Refused = r.learn()
+	}
 	r.mu.Lock()
-	switch running, _ := r.countLocked(); {
+	defer r.mu.Unlock()
+	var h *Handle // of the key's job
+	switch {
 	case req.Refused != nil:
 	case !entered || r.draining:
 		req.Refused = failf(ShuttingDown, "the engine is stopping")
-	case running >= r.o.MaxRunning:
+	case isKeyed:
+		h, req.Refused = r.repeatLocked(req)
+	}
+	if running, _ := r.countLocked(); h == nil && req.Refused == nil && running >= r.o.MaxRunning {
 		req.Refused = failf(Busy, "%d jobs run, which is as many as may", running)
 	}
-	h := &Handle{c: r.runner.newCall(req), done: make(chan struct{})}
-	r.jobs[h.c.id] = h
-	r.mu.Unlock()
-	go func() {
-		h.result = h.c.answer(h.c.run())
-		h.c.forget()
-		close(h.done)
-		r.end(h)
+	leave := func() {
 		if entered {
 			r.gate.Leave()
 		}
+	}
+	if h != nil && r.jobs[h.c.id] != nil {
+		leave()
+		return h
+	}
+	answer := r.recalled
+	if h == nil {
+		h, answer = r.newHandle(req), func(h *Handle) Result { return h.c.answer(h.c.run()) }
+		if isKeyed && req.Refused == nil {
+			r.keys[scopeOf(req)] = keyed{req.Key.Args, h.c.id, h.c.asked}
+		}
+	}
+	r.jobs[h.c.id] = h
+	go func() {
+		h.result = answer(h)
+		h.c.forget()
+		close(h.done)
+		r.end(h)
+		leave()
 	}()
 	return h
+}
+
+func (r *Registry) newHandle(req Request) *Handle {
+	return &Handle{run: &run{c: r.runner.newCall(req), done: make(chan struct{})}}
 }
 
 // end moves h among the ended ones, and forgets those that are too many, too much or too old. One whose keys are held is
@@ -90,6 +118,9 @@ func (r *Registry) end(h *Handle) {
 	h.bytes = len(b)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if k := scopeOf(h.c.req); h.result.RolledBack && r.keys[k].job == h.c.id {
+		delete(r.keys, k)
+	}
 	r.ended = append(r.ended, h)
 	r.bytes += h.bytes
 	excess := len(r.ended) - r.o.MaxFinished

@@ -37,6 +37,7 @@ type Result struct {
 	Log               Log                   `json:"log"`                        // what the tool printed
 	Holder            *Holder               `json:"holder,omitempty"`           // of BUSY: who holds what the call wanted
 	Recalled          bool                  `json:"recalled,omitempty"`         // rebuilt from the audit trail after a restart or a long time: summary, log, diagnostics, data, duration, usage, programs and undeclared files are gone, and of a failure verdict and session_version; no resource shows its files
+	Replayed          bool                  `json:"replayed,omitempty"`         // the answer to an earlier call with the same idempotency key: this one ran nothing
 	RetryAfter        int64                 `json:"retry_after_ms,omitempty"`   // of BUSY and SHUTTING_DOWN: when a new call is worth a try
 	Usage             cgroup.Usage          `json:"usage"`                      // CPU seconds, peaks of memory and processes, I/O, pressure; absent where the kernel does not say. unlimited: limits that could not be set
 	Programs          []Program             `json:"programs,omitempty"`         // what ran: name, path, version, and whether it is newer than any that was tested

@@ -131,7 +131,7 @@ const (
 // back before Run returns.
 func (r *Runner) Run(ctx context.Context, req Request) Result {
 	c := r.newCall(req)
-	defer context.AfterFunc(ctx, func() { c.cell.Abandon(outcome.Cancelled) })()
+	defer context.AfterFunc(ctx, func() { c.cell.Abort(outcome.Cancelled) })()
 	return c.answer(c.run())
 }
 
@@ -388,6 +388,9 @@ func (c *call) begin() (err error) {
 		c.journal.Groups = append(c.journal.Groups, g.Ref())
 	}
 	allow := c.event(audit.Allow, map[string]any{"args_sha256": c.req.Digest})
+	if c.req.Key != (Key{}) {
+		allow.Data["key_sha256"], allow.Data["key_args_sha256"] = c.req.Key.SHA256, c.req.Key.Args
+	}
 	if c.mutates {
 		c.journal.CreatedDirs, c.journal.Outputs = c.admission.CreatedDirs(), c.admission.Outputs(c.id)
 		ticket, err := c.ledger.Begin(c.journal, allow)

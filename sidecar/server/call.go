@@ -129,8 +129,15 @@ func (c *call) start() answer {
 	if req.Session == "" && t.Mutates(c.args) {
 		return c.wrong("session_id", "is required, as the call names an output: session_open returns one")
 	}
+	if t.Mutates(c.args) && c.args.Has("idempotency_key") { // what changes nothing may run again
+		same := maps.Clone(c.raw)
+		for _, name := range []string{"idempotency_key", "wait_seconds", "detach"} { // how it waits is no part of a call
+			delete(same, name)
+		}
+		req.Key = job.Key{SHA256: job.Digest(c.args.Text("idempotency_key")), Args: job.Digest(same)}
+	}
 	own := maps.Clone(c.raw) // the same digest from wherever the tool is called
-	for _, p := range common(adapters.Limits{}, false) {
+	for _, p := range append(common(adapters.Limits{}, false), keyParam()) {
 		delete(own, p.Name)
 	}
 	req.Digest = job.Digest(own)

@@ -215,6 +215,60 @@ func TestDelete(t *testing.T) {
 	}
 }
 
+// TestIdempotencyKey: however often a call is sent with its key, and whoever of its callers goes away, it happens once.
+func TestIdempotencyKey(t *testing.T) {
+	for era := range eras {
+		t.Run(era, func(t *testing.T) {
+			w := newWorld(t)
+			script, open := w.gated("long")
+			call := args{"session_id": "default", "script": script, "out": "out.txt", "idempotency_key": "k:1"}
+			first, second, third := w.connect(era, "alice"), w.connect(era, "alice"), w.connect("b", "alice")
+			ctx, cancel := context.WithCancel(t.Context())
+			answers := make(chan answer, 2)
+			for _, c := range []*client{first, second} {
+				go func() {
+					ctx := ctx
+					if c == second {
+						ctx = t.Context()
+					}
+					a, _ := c.try(ctx, "shell_run", call) // the first one's is an error
+					answers <- a
+				}()
+			}
+			until(t, "the job runs", func() bool { l := w.registry.List("alice"); return len(l) == 1 && l[0].Status().LogBytes > 0 })
+			call["wait_seconds"] = 0
+			id := third.call("shell_run", call, "").Job
+			w.end(third)
+			cancel()
+			if a := within(t, "the cancelled call ends", answers); a.CallToolResult != nil {
+				t.Errorf("the first answer is %s", a.raw)
+			}
+			open()
+			if a := within(t, "the other call ends", answers); a.Code != job.OK || a.Job != id || a.Replayed {
+				t.Errorf("got %s", a.raw)
+			}
+			c := w.connect(era, "alice")
+			delete(call, "wait_seconds")
+			if a := c.call("shell_run", call, job.OK); a.Job != id || !a.Replayed || !strings.Contains(a.text, "idempotency key") {
+				t.Errorf("got %s, text %s", a.raw, a.text)
+			}
+			call["out"] = "other.txt"
+			c.call("shell_run", call, job.InvalidArgument)
+			if w.connect(era, "bob").call("shell_run", call, job.OK).Replayed {
+				t.Error("bob has alice's answer")
+			}
+			if n := len(w.registry.List("alice")); n != 2 { // and the refused one
+				t.Errorf("%d jobs", n)
+			}
+			read := args{"script": w.script("read.sh", "echo done"), "idempotency_key": "k:1"}
+			once := c.call("shell_run", read, job.OK).Job
+			if c.call("shell_run", read, job.OK).Job == once {
+				t.Error("a read was replayed")
+			}
+		})
+	}
+}
+
 // TestKeepAlive: a client that gives up on an answer without headers hears of a job that prints nothing.
 func TestKeepAlive(t *testing.T) {
 	for era := range eras {

@@ -13,7 +13,7 @@ import (
 )
 
 // instructions are what a model is told once; kept by a golden.
-const instructions = `Runs EDA tools as transactions. Call session_open once and pass its session_id to every tool that writes. If a call fails, times out or is cancelled, nothing has changed: files and session state are published together, only after success. Paths are relative to the workspace. A long run answers {"running":true,"job_id":...}: call job_wait with that job_id until the answer has a ` + "`code`" + `. Do not start the run again. code OK with verdict ` + "`findings`" + ` means the tool worked and found problems: read ` + "`diagnostics`" + `. BUSY names the job that holds the session or file: job_wait on it. TERMINATION_UNPROVEN or COMMIT_IN_DOUBT: stop and tell the user. Files and full logs: artifact_read or the resource links.`
+const instructions = `Runs EDA tools as transactions. Call session_open once and pass its session_id to every tool that writes. If a call fails, times out or is cancelled, nothing has changed: files and session state are published together, only after success. Paths are relative to the workspace. A long run answers {"running":true,"job_id":...}: call job_wait with that job_id until the answer has a ` + "`code`" + `. Do not start the run again; to retry safely send the same idempotency_key. code OK with verdict ` + "`findings`" + ` means the tool worked and found problems: read ` + "`diagnostics`" + `. BUSY names the job that holds the session or file: job_wait on it. TERMINATION_UNPROVEN or COMMIT_IN_DOUBT: stop and tell the user. Files and full logs: artifact_read or the resource links.`
 
 // Tools of the server's own that other parts must know by name.
 const (
@@ -104,6 +104,9 @@ func ofAdapter(t *adapters.Tool, l adapters.Limits) *tool {
 	}
 	e.hints = hints{readOnly: !output && !always, destructive: output, idempotent: t.Deterministic}
 	e.params = append(t.Arguments(), common(l, always)...)
+	if always || output {
+		e.params = append(e.params, keyParam())
+	}
 	if !always {
 		e.needs = append(e.needs, Read)
 	}

@@ -142,10 +142,8 @@ func (m *clients) end(ctx context.Context, id, name string) (forget func()) {
 	}
 	jobs := slices.Clone(c.jobs)
 	m.mu.Unlock()
+	jobs = slices.DeleteFunc(jobs, func(h *job.Handle) bool { return !h.Disown() }) // others wait for the job, or it is over
 	c.leave()
-	for _, h := range jobs {
-		h.Cancel()
-	}
 	for _, h := range jobs {
 		select {
 		case <-h.Done():
@@ -195,6 +193,6 @@ func (o *handOver) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 // end is called when the request is over.
 func (o *handOver) end() {
 	if h := o.job.Load(); h != nil && !o.written.Load() {
-		h.Cancel()
+		h.Disown()
 	}
 }

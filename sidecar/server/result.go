@@ -135,6 +135,9 @@ func summary(r job.Result) string {
 	if r.Job != "" {
 		fmt.Fprintf(&b, "\njob %s, %.1f s", r.Job, float64(r.Duration)/1000)
 	}
+	if r.Replayed {
+		b.WriteString("\nthe answer to an earlier call with this idempotency key: nothing ran now")
+	}
 	if r.Recalled {
 		b.WriteString("\nfrom the audit trail: log, diagnostics and data are gone, and artifact_read finds nothing; outputs are files of the workspace")
 	}

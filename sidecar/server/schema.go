@@ -39,6 +39,13 @@ func waitParam() adapters.Param {
 	}
 }
 
+func keyParam() adapters.Param {
+	return adapters.Param{
+		Name: "idempotency_key", Kind: adapters.Text, Pattern: `[A-Za-z0-9._:-]{1,128}`, MaxLength: 128,
+		Doc: "Any name for this run, for a call that names an output. For 24 h a call with the same key and arguments runs nothing: it waits for the first one's job, or has its answer; after a rollback it runs.",
+	}
+}
+
 func cursorParam() adapters.Param {
 	return adapters.Param{Name: "cursor", Kind: adapters.Text, Pattern: idPattern, MaxLength: 64, Doc: "next_cursor of the page before."}
 }

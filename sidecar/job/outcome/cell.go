@@ -44,8 +44,8 @@ const (
 
 // Cell is one job's outcome. The zero value is a running job without a kill handle.
 type Cell struct {
-	word   msync.Uint32 // state | cause << stateBits; leaves running by one compare-and-swap
-	caller msync.Uint32 // attached, detached or abandoned
+	word    msync.Uint32 // state | cause << stateBits; leaves running by one compare-and-swap
+	callers msync.Uint32 // who are not gone, beside one; or nobody
 
 	mu msync.Mutex
 	// guarded by mu
@@ -156,23 +156,70 @@ func (c *Cell) End() End {
 	return c.end
 }
 
+// Join adds a caller. It returns false if all are gone: the job ends.
+func (c *Cell) Join() bool {
+	for {
+		n := c.callers.Load()
+		if n == nobody && !joinTheAbandoned {
+			return false
+		}
+		if c.callers.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// leave takes a caller away, with the last of whom the job is aborted.
+func (c *Cell) leave(cause Cause) bool {
+	for {
+		n := c.callers.Load()
+		left := n - 1 // of 0: nobody
+		if abandonWithFirst {
+			left = nobody
+		}
+		if c.callers.CompareAndSwap(n, left) {
+			return left == nobody && c.Abort(cause)
+		}
+	}
+}
+
+const nobody = ^uint32(0)
+
+// Caller is one of those who are told of a job's end: the one that started it, or one that joined. The zero value waits.
+type Caller struct {
+	word msync.Uint32 // attached, detached or abandoned
+}
+
 const (
 	attached uint32 = iota
 	detached
 	abandoned
 )
 
-// Detach hands the job over: it now outlives its caller. It returns false if the caller abandoned it first.
-func (c *Cell) Detach() bool {
+// Detach hands the job over to the caller: it now outlives the call. It returns false if the caller was gone first.
+func (c *Caller) Detach() bool {
 	if detachWithoutCAS {
-		c.caller.Store(detached)
+		c.word.Store(detached)
 		return true
 	}
-	return c.caller.CompareAndSwap(attached, detached)
+	return c.word.CompareAndSwap(attached, detached)
 }
 
-// Abandon says that the caller is gone: the job is aborted unless it was handed over before. It reports whether this
-// call aborted it.
-func (c *Cell) Abandon(cause Cause) bool {
-	return c.caller.CompareAndSwap(attached, abandoned) && c.Abort(cause)
+// Abandon says that the caller is gone, unless the job was handed over to it before: the job is aborted with its last
+// caller. It reports whether this call aborted it.
+func (c *Caller) Abandon(job *Cell, cause Cause) bool {
+	return c.word.CompareAndSwap(attached, abandoned) && job.leave(cause)
+}
+
+// Disown is Abandon also after the job was handed over.
+func (c *Caller) Disown(job *Cell, cause Cause) bool {
+	for {
+		w := c.word.Load()
+		if w == abandoned {
+			return false
+		}
+		if c.word.CompareAndSwap(w, abandoned) {
+			return job.leave(cause)
+		}
+	}
 }

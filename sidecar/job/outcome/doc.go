@@ -13,8 +13,9 @@
 //     it installs (TestHungWorker, TestSkipCancelGuard, TestHandleOutsideLock).
 //   - Keys are released once, and never while death is unproven, a commit in doubt or an undo unfinished (G3: TestFaults,
 //     TestReleaseUnproven, TestSkipReleaseOnFinal; TestLateAnswer, TestReleaseTwice).
-//   - A job that was handed over does not end with its caller (TestHandOver, TestDetachWithoutCAS), and no call is inside a
-//     gate that was drained (TestDrain, TestGateAddAfterDrain).
+//   - A job that was handed over does not end with its caller (TestHandOver, TestDetachWithoutCAS), and one of several callers
+//     ends with the last (TestCallers, TestAbandonWithFirst, TestJoinTheAbandoned). No call is inside a gate that was drained
+//     (TestDrain, TestGateAddAfterDrain).
 //
 // # Not guaranteed
 //

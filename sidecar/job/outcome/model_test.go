@@ -199,9 +199,10 @@ func handOver(m *explore.M) {
 	j := newJob(m)
 	handed := false
 	m.Go("job", j.run)
-	m.Go("handler", func() { handed = j.cell.Detach() })
+	var c Caller
+	m.Go("handler", func() { handed = c.Detach() })
 	m.Go("caller", func() {
-		if j.cell.Abandon(Cancelled) {
+		if c.Abandon(&j.cell, Cancelled) {
 			j.aborts = append(j.aborts, Cancelled)
 		}
 	})
@@ -209,9 +210,40 @@ func handOver(m *explore.M) {
 		if handed && j.cell.Aborted() != None {
 			m.Failf("handed over, and cancelled when its caller left")
 		}
-		if left := j.cell.caller.Load() == abandoned; left == handed {
+		if left := c.word.Load() == abandoned; left == handed {
 			m.Failf("handed over: %t, abandoned: %t", handed, left)
 		}
+	})
+}
+
+// callers are two callers of a job that ends when it is killed, and not before. The second comes late, and may be handed it.
+func callers(m *explore.M) {
+	j := newJob(m)
+	j.hangs = true
+	m.Go("job", j.run)
+	gone := func(aborted bool) {
+		if aborted {
+			j.aborts = append(j.aborts, Cancelled)
+		}
+	}
+	m.Go("first", func() {
+		var c Caller
+		gone(c.Abandon(&j.cell, Cancelled))
+	})
+	m.Go("second", func() {
+		var c Caller
+		if !j.cell.Join() {
+			return
+		}
+		if j.Choose(2) == 0 {
+			gone(c.Abandon(&j.cell, Cancelled))
+			return
+		}
+		c.Detach()
+		if j.cell.Aborted() != None {
+			m.Failf("it ended with the other caller")
+		}
+		gone(c.Disown(&j.cell, Cancelled))
 	})
 }
 
@@ -263,6 +295,7 @@ func TestFaults(t *testing.T)                 { modeltest.Holds(t, faults) }
 func TestControlledWindow(t *testing.T)       { modeltest.Holds(t, controlledWindow) }
 func TestLateAnswer(t *testing.T)             { modeltest.Holds(t, lateAnswer) }
 func TestHandOver(t *testing.T)               { modeltest.Holds(t, handOver) }
+func TestCallers(t *testing.T)                { modeltest.Holds(t, callers) }
 func TestReadRacingCancel(t *testing.T)       { modeltest.Holds(t, readRacingCancel) }
 func TestDrain(t *testing.T)                  { modeltest.Holds(t, drain) }
 
@@ -304,6 +337,14 @@ func TestSkipReleaseOnFinal(t *testing.T) {
 
 func TestDetachWithoutCAS(t *testing.T) {
 	modeltest.Caught(t, &detachWithoutCAS, explore.Invariant, "handed over", handOver)
+}
+
+func TestAbandonWithFirst(t *testing.T) {
+	modeltest.Caught(t, &abandonWithFirst, explore.Invariant, "with the other caller", callers)
+}
+
+func TestJoinTheAbandoned(t *testing.T) {
+	modeltest.Caught(t, &joinTheAbandoned, explore.Invariant, "with the other caller", callers)
 }
 
 func TestGateAddAfterDrain(t *testing.T) {

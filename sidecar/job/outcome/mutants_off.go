@@ -13,6 +13,8 @@ const (
 	releaseTwice        = false
 	releaseUnproven     = false
 	detachWithoutCAS    = false
+	abandonWithFirst    = false
+	joinTheAbandoned    = false
 	gateAddAfterDrain   = false
 	skipReleaseOnFinal  = false
 )

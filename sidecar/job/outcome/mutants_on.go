@@ -13,6 +13,8 @@ var (
 	releaseTwice        bool // releases at each end that is reported
 	releaseUnproven     bool // releases although death is not proven
 	detachWithoutCAS    bool // hands a job over although its caller has abandoned it
+	abandonWithFirst    bool // ends a job with the first of its callers
+	joinTheAbandoned    bool // adds a caller to a job that its last one has abandoned
 	gateAddAfterDrain   bool // admits a call after the drain began
 	skipReleaseOnFinal  bool // forgets the release when an unproven job is proven later
 )

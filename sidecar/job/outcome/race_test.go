@@ -12,6 +12,7 @@ import (
 func TestRace(t *testing.T) {
 	for range 500 {
 		var c Cell
+		var caller Caller
 		var gate Gate
 		var threads sync.WaitGroup
 		var released, won atomic.Int32
@@ -37,8 +38,8 @@ func TestRace(t *testing.T) {
 			})
 		}
 		thread(func() { c.Finish(Unproven) })
-		thread(func() { c.Abandon(Quota) })
-		thread(func() { c.Detach() })
+		thread(func() { caller.Abandon(&c, Quota) })
+		thread(func() { caller.Detach() })
 		close(begin)
 		<-gate.Drain()
 		threads.Wait()
