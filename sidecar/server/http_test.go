@@ -64,6 +64,7 @@ func TestRefusals(t *testing.T) {
 		{"batch", " [" + message("ping", args{}) + "]", nil, 400, `-32600`},
 		{"deep", deep, nil, 400, `-3`},
 		{"name_twice", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"\u0061":2}}`, nil, 400, `two members`},
+		{"fraction", `{"jsonrpc":"2.0","id":1.5,"method":"ping"}`, nil, 400, `-32600`},
 		{"no_json", `{"jsonrpc":`, nil, 400, `-32700`},
 		{"empty", " ", nil, 400, `-32700`},
 		{"large_declared", `{"a":"` + large + `"}`, nil, 413, `"limit_bytes":1048576`},

@@ -68,6 +68,9 @@ func TestDecoder(t *testing.T) {
 		{"not_utf8", "{\"a\":\"\xff\"}\n{}\n", "bad;raw {};"},
 		{"batch", `[{"id":1}]` + "\n{}\n", "bad;raw {};"},
 		{"twice", `{"a":{"b":1,"\u0062":2}}` + "\n", "bad;"},
+		{"ids", `{"id":-9007199254740991}` + "\n" + `{"id":"1.5"}` + "\n" + `{"a":{"id":1.5}}` + "\n", `raw {"id":-9007199254740991};raw {"id":"1.5"};raw {"a":{"id":1.5}};`},
+		{"id_fraction", `{"id":1.5}` + "\n{}\n", "bad;raw {};"},
+		{"id_huge", `{"id":9007199254740993}` + "\n" + `{"\u0069d":1e400}` + "\n" + `{"id":` + strings.Repeat("1", 200) + "}\n", "bad;bad;bad;"},
 		{"case", `{"id":1,"ID":2}` + "\n", `raw {"id":1,"ID":2};`},
 		{"as_deep_as_allowed", deep(64) + "\n", "raw " + deep(64) + ";"},
 		{"deep", deep(65) + "\n{}\n", "bad;raw {};"},
@@ -207,6 +210,7 @@ func TestAnswers(t *testing.T) {
 			`"data":{"limit_bytes":262144,"phase":"tool","size_bytes":3145728}}}`},
 		"malformed": {Check([]byte(`{"a":1,"a":2}`)).Answer(), `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"malformed message: two members \"a\""}}`},
 		"batch":     {Check([]byte(` [{"id":1}]`)).Answer(), `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"malformed message: not a JSON object (batches are refused)"}}`},
+		"id":        {Check([]byte(`{"id":0.5}`)).Answer(), `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"malformed message: the id is neither a string nor an integer between -2^53 and 2^53"}}`},
 	} {
 		if string(c.answer) != c.want {
 			t.Errorf("%s: got %s, want %s", name, c.answer, c.want)

@@ -13,8 +13,8 @@
 //     the input ends (TestConstantMemory, FuzzFrame).
 //   - The id in the answer to a skipped message is the one that it has, wherever it stands, or null (TestDecoder, FuzzFrame).
 //   - However the input is cut into reads, the frames are the same (FuzzFrame).
-//   - A Raw message is one JSON object in UTF-8 that means the same to every reader: no name twice, nesting of at most 64
-//     (TestDecoder).
+//   - A Raw message is one JSON object in UTF-8 that means the same to every reader: no name twice, no id that a
+//     float64 changes, nesting of at most 64 (TestDecoder).
 //   - A message goes out whole and alone on its line, or not at all (TestEncoder, TestWritersTakeTurns).
 //
 // # Not guaranteed

@@ -22,6 +22,10 @@ const (
 // ErrNotObject says that a message is JSON, but no object: a batch, which MCP has not had since 2025-06-18, or a scalar.
 var ErrNotObject = errors.New("not a JSON object (batches are refused)")
 
+// ErrID says that the id of a message is a number that readers would not give back as it came: a fraction, or one that a
+// float64 does not hold exactly. MCP wants an integer or a string.
+var ErrID = errors.New("the id is neither a string nor an integer between -2^53 and 2^53")
+
 // Frame is what one line of input is: Raw, *TooLarge or *Malformed.
 type Frame interface{ frame() }
 
@@ -44,13 +48,18 @@ func (*TooLarge) frame()  {}
 func (*Malformed) frame() {}
 
 // Check returns nil for one JSON object in UTF-8, at most 64 deep, in which no object has two members of one name. Names
-// are compared as the SDK does, with their case. It is for whole messages, as HTTP has them; Decoder calls it by itself.
+// are compared as the SDK does, with their case. An id that is a number is an integer that every reader can hold. It is for whole messages, as HTTP has them; Decoder calls it by itself.
 func Check(message []byte) *Malformed {
 	if err := strictjson.Check(message, maxDepth, 0); err != nil {
 		return &Malformed{err}
 	}
 	if bytes.TrimSpace(message)[0] != '{' {
 		return &Malformed{ErrNotObject}
+	}
+	var id idFinder
+	id.scan(message)
+	if !id.exact() {
+		return &Malformed{ErrID}
 	}
 	return nil
 }
@@ -61,7 +70,7 @@ func (m *Malformed) Error() string { return fmt.Sprintf("malformed message: %v",
 // Answer returns the JSON-RPC error for m, without a newline.
 func (m *Malformed) Answer() []byte {
 	code := parseError
-	if errors.Is(m.Err, ErrNotObject) {
+	if errors.Is(m.Err, ErrNotObject) || errors.Is(m.Err, ErrID) {
 		code = invalidRequest
 	}
 	return answer(nil, code, fmt.Sprintf("%.200s", m.Error()), nil)

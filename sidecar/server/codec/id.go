@@ -3,6 +3,8 @@ package codec
 import (
 	"bytes"
 	"encoding/json"
+	"math"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -84,4 +86,13 @@ func (f *idFinder) found() json.RawMessage {
 		return nil
 	}
 	return f.id
+}
+
+// exact reports whether the id, if it is a number, is an integer that a float64 holds and none beside it.
+func (f *idFinder) exact() bool {
+	if len(f.id) == 0 || !bytes.ContainsAny(f.id[:1], "-0123456789") {
+		return true
+	}
+	n, err := strconv.ParseFloat(string(f.id), 64)
+	return err == nil && n == math.Trunc(n) && math.Abs(n) < 1<<53
 }
