@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 )
 
@@ -336,10 +337,27 @@ func (p Param) text(s string) error {
 	return nil
 }
 
+// compiled are the patterns that matchWhole has met, which are the catalogue's: compiling one costs more than the rest of a
+// call's decoding.
+var compiled atomic.Pointer[map[string]*regexp.Regexp]
+
 // matchWhole matches the whole of s; the pattern compiled when the tool entered its Catalog.
 func matchWhole(pattern, s string) bool {
-	re, err := regexp.Compile(`\A(?:` + pattern + `)\z`)
-	return err == nil && re.MatchString(s)
+	known := map[string]*regexp.Regexp{}
+	if all := compiled.Load(); all != nil {
+		known = *all
+	}
+	re := known[pattern]
+	if re == nil {
+		var err error
+		if re, err = regexp.Compile(`\A(?:` + pattern + `)\z`); err != nil {
+			return false
+		}
+		more := maps.Clone(known)
+		more[pattern] = re
+		compiled.Store(&more) // what another call stores meanwhile is lost, and compiled again
+	}
+	return re.MatchString(s)
 }
 
 // noControls refuses what can hide in a terminal, a log or a script: C0, C1, DEL, line separators, bidi overrides, and text
