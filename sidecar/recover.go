@@ -92,12 +92,16 @@ func (s *Recovery) Run(ctx context.Context, earlier string, adopt time.Duration)
 	}
 	for some := range slices.Chunk(open, rowsAtOnce) {
 		var all []recovering
+		files := s.Files.NewUndo()
 		for _, row := range some {
 			o, err := look(row, s.Files, found, row.FirstSeq < restored, s.Ledger.Opening().Disagree)
 			if err != nil {
-				return err
+				return errors.Join(err, files.Sync())
 			}
-			all = append(all, s.recoverJob(o, found))
+			all = append(all, s.recoverJob(o, found, files))
+		}
+		if err := files.Sync(); err != nil {
+			return err
 		}
 		for i := range all {
 			all[i].put()
@@ -206,12 +210,13 @@ func (r *recovering) put() {
 	}
 }
 
-// recoverJob brings the files of one open job to their decided end. What may not be decided is left as it is.
-func (s *Recovery) recoverJob(o openJob, f *fates) recovering {
+// recoverJob brings the files of one open job to their decided end, durably once files are synced. What may not be decided
+// is left as it is.
+func (s *Recovery) recoverJob(o openJob, f *fates, files *txn.Undo) recovering {
 	r, d := o.decide()
 	one := recovering{Recovered: r, openJob: o}
 	if r.Reason == "" {
-		one.row, one.err = s.carryOut(o, d, f, r.Proof)
+		one.row, one.err = s.carryOut(o, d, f, r.Proof, files)
 	}
 	return one
 }
@@ -239,9 +244,9 @@ func (s *Recovery) recovered(one recovering) (Recovered, error) {
 }
 
 // carryOut does what was decided about the files, and returns what closes the row.
-func (s *Recovery) carryOut(o openJob, d txn.Decision, f *fates, proof string) (closeRow func() (*ledger.Ticket, error), err error) {
+func (s *Recovery) carryOut(o openJob, d txn.Decision, f *fates, proof string, files *txn.Undo) (closeRow func() (*ledger.Ticket, error), err error) {
 	row, j := o.row, o.journal
-	if err := s.Files.Apply(j, d); err != nil {
+	if err := files.Apply(j, d); err != nil {
 		return nil, err
 	}
 	event := func(k audit.Kind, data map[string]any) audit.Event {

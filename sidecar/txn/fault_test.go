@@ -246,6 +246,40 @@ func TestSecondUndoSyncs(t *testing.T) {
 	l.is(oldState())
 }
 
+// TestUndoShares: jobs share one sync of each directory, and one that failed stays the answer: whose directories it left out
+// nobody knows.
+func TestUndoShares(t *testing.T) {
+	l := newLab(t, durable.OS(), Options{})
+	l.seed()
+	l.mustRun("exchange")
+	c := durabletest.NewCounting(durable.OS())
+	l.w.fs = c
+	u := l.w.NewUndo()
+	apply := func() {
+		seen, err := l.w.Observe(l.tx.j)
+		must(t, err)
+		must(t, u.Apply(l.tx.j, Plan(l.tx.j, seen, FateOpen)))
+	}
+	apply()
+	apply()
+	if n := c.Count("Sync", "txn.undo.sync"); n != 0 {
+		t.Errorf("%d syncs before Sync", n)
+	}
+	must(t, u.Sync())
+	if n := c.Count("Sync", "txn.undo.sync"); n != 6 { // as of one: jobs/<job>, the root, build, rtl, and two that are gone
+		t.Errorf("synced %d directories, want 6", n)
+	}
+	l.is(oldState())
+	apply()
+	l.w.fs = durabletest.Wrap(durable.OS(), func(durabletest.Op, func() error) error { return unix.EIO })
+	failed := u.Sync()
+	l.w.fs = durable.OS()
+	apply()
+	if again := u.Sync(); !errors.Is(failed, ErrSync) || !errors.Is(again, ErrSync) {
+		t.Errorf("a sync that fails: %v, the next one: %v", failed, again)
+	}
+}
+
 // TestBarrierFailureIsFinal: a failed sync in B1 or B2 is not tried again: as many syncs as when all goes well.
 // Control: a volume that tries again behind the transaction's back is seen.
 func TestBarrierFailureIsFinal(t *testing.T) {

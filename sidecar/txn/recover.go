@@ -155,6 +155,27 @@ func (w *Workspace) openKept(site durable.Site, job string, make bool) (h durabl
 // Apply does what Plan decided for an open job, but for ActRetire, and makes durable what it, or an earlier attempt that
 // was cut short, has changed. An error that wraps ErrQuarantine touched nothing. After any other observe and plan again.
 func (w *Workspace) Apply(j *Journal, d Decision) error {
+	u := w.NewUndo()
+	return cmp.Or(u.Apply(j, d), op("undo", j.Job, u.Sync()))
+}
+
+// Undo is Apply for several jobs whose syncs are shared: nothing of it is durable, and no row may be closed, before Sync.
+// It is one goroutine's own.
+type Undo struct {
+	w       *Workspace
+	changed []durable.Handle // by any of the jobs, or by an earlier attempt; each directory once
+	known   map[[2]uint64]bool
+	failed  error // of a sync, which is final
+}
+
+// NewUndo returns an Undo of no job yet. Whoever asks for one calls Sync in the end.
+func (w *Workspace) NewUndo() *Undo { return &Undo{w: w, known: map[[2]uint64]bool{}} }
+
+// maxHeld bounds the descriptors of an Undo; a sync comes in between.
+const maxHeld = 64
+
+// Apply is Workspace.Apply without the sync, but for one that wraps ErrSync of what came before.
+func (s *Undo) Apply(j *Journal, d Decision) error {
 	switch d.Resolution {
 	case Quarantined:
 		return fmt.Errorf("job %q: %s: %w", j.Job, d.Actions[0].Why, ErrQuarantine)
@@ -164,22 +185,50 @@ func (w *Workspace) Apply(j *Journal, d Decision) error {
 		}
 	case RolledBackAll, Conflicted, RolledForward:
 	}
-	u := &undoing{w: w, j: j, dirs: map[string]durable.Handle{}}
-	defer u.close()
+	u := &undoing{w: s.w, j: j, dirs: map[string]durable.Handle{}}
 	err := u.open(d)
 	for _, a := range d.Actions {
 		if err == nil {
 			err = u.apply(a)
 		}
 	}
-	if err != nil {
-		return op("undo", j.Job, err)
+	for _, p := range sortedKeys(u.dirs) {
+		err = s.keep(u.dirs[p], err)
+	}
+	if err == nil && len(s.changed) >= maxHeld {
+		err = s.Sync()
+	}
+	return op("undo", j.Job, err)
+}
+
+// keep takes a directory over for the sync, unless there was an error, or it has it.
+func (s *Undo) keep(h durable.Handle, err error) error {
+	var st durable.Stat
+	if err == nil {
+		st, err = s.w.fs.Stat("txn.undo.dir", durable.Name{Dir: h})
+	}
+	if id := [2]uint64{st.Dev, st.Ino}; err != nil || s.known[id] {
+		shut(h)
+	} else {
+		s.known[id], s.changed = true, append(s.changed, h)
+	}
+	return err
+}
+
+// Sync makes durable what Apply has changed. The error wraps ErrSync and is final: it stays the answer, as nobody knows whose
+// directories are not durable.
+func (s *Undo) Sync() error {
+	if len(s.changed) == 0 {
+		return s.failed
 	}
 	var ops []func() error
-	for _, p := range sortedKeys(u.dirs) {
-		ops = append(ops, func() error { return w.sync("txn.undo.sync", u.dirs[p]) })
+	for _, h := range s.changed {
+		ops = append(ops, func() error { return s.w.sync("txn.undo.sync", h) })
+		defer shut(h)
 	}
-	return op("undo", j.Job, w.fs.Barrier("txn.undo", ops...))
+	s.changed, s.known = nil, map[[2]uint64]bool{}
+	s.failed = cmp.Or(s.failed, s.w.fs.Barrier("txn.undo", ops...))
+	return s.failed
 }
 
 // undoing is one Apply: the directories that it, or an earlier attempt, changed, by path. "." is jobs/<job>.
@@ -187,12 +236,6 @@ type undoing struct {
 	w    *Workspace
 	j    *Journal
 	dirs map[string]durable.Handle
-}
-
-func (u *undoing) close() {
-	for _, h := range u.dirs {
-		shut(h)
-	}
 }
 
 // open collects jobs/<job> and, of every target's parent that publication may have changed, the deepest that exists.
@@ -438,13 +481,13 @@ func (w *Workspace) remove(at durable.Name, depth int) error {
 		if err != nil {
 			return err
 		}
-		if len(names) == 0 {
-			return w.fs.Rmdir("txn.remove.rmdir", at)
-		}
 		for _, name := range names {
 			if err := w.remove(durable.Name{Dir: h, Name: name}, depth-1); err != nil {
 				return err
 			}
+		}
+		if err := w.fs.Rmdir("txn.remove.rmdir", at); !errors.Is(err, unix.ENOTEMPTY) { // there was more
+			return err
 		}
 	}
 	return &Error{Op: "delete", Path: at.Name, Why: "holds very many entries, or somebody still writes in it", Fix: "it is tried again", Err: ErrQuota}
