@@ -152,6 +152,7 @@ func host(before string) (string, error) {
 	if known := map[int64]string{unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.TMPFS_MAGIC: "tmpfs: the syncs cost nothing"}[st.Type]; known != "" {
 		volume = known
 	}
+	volume += mounted(os.TempDir())
 	var text strings.Builder
 	text.WriteString("| | |\n|---|---|\n")
 	for i, v := range []string{
@@ -161,6 +162,23 @@ func host(before string) (string, error) {
 		fmt.Fprintf(&text, "| %s | %s |\n", hostRows[i], v)
 	}
 	return text.String(), nil
+}
+
+// mounted says of an ext4 what makes its figures another machine's: a sync without a journal costs little, new inodes much
+// after many were deleted, and with discard each deletion waits for the device.
+func mounted(dir string) (text string) {
+	out, err := exec.Command("findmnt", "--noheadings", "--output", "SOURCE,FSTYPE,OPTIONS", "--target", dir).Output()
+	fields := strings.Fields(string(out))
+	if err != nil || len(fields) != 3 || fields[1] != "ext4" {
+		return "" // it is only told
+	}
+	if journal, _ := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(fields[0]) + "-*"); len(journal) == 0 {
+		text = ", no journal"
+	}
+	if strings.Contains(","+fields[2]+",", ",discard,") {
+		text += ", discard"
+	}
+	return text
 }
 
 // loadavg is the load of the last 1, 5 and 15 minutes.
