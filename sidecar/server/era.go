@@ -63,18 +63,18 @@ func (s *Server) serveB(b http.Handler, w http.ResponseWriter, r *http.Request) 
 	makes := r.Method == http.MethodPost && id == ""
 	who, _ := r.Context().Value(whoKey{}).(Principal) // there is one: it came through the verifier
 	switch {
-	case makes && !s.clients.room(s.mcp.Sessions(), who.Name, s.o.Limits):
-		unavailable(w, "too many MCP sessions")
-		return
+	case makes:
+		if !s.clients.room(s.mcp.Sessions(), who.Name, s.o.Limits) {
+			unavailable(w, "too many MCP sessions")
+			return
+		}
+		defer func() { s.clients.made(w.Header().Get(sessionHeader), who.Name) }()
 	case r.Method == http.MethodDelete:
 		ctx, cancel := context.WithTimeout(r.Context(), deleteTimeout)
 		defer s.clients.end(ctx, id, who.Name)() // the SDK would wait for the calls that go on, and cancel none
 		cancel()
 	}
 	b.ServeHTTP(w, r)
-	if id := w.Header().Get(sessionHeader); makes && id != "" {
-		s.clients.get(id, who.Name)
-	}
 }
 
 // deleteTimeout bounds how long a DELETE waits for the proof that the jobs of its MCP session are dead.
@@ -82,8 +82,10 @@ const deleteTimeout = 10 * time.Second
 
 // clients knows the MCP sessions: the SDK tells neither when one ends nor what goes on in it.
 type clients struct {
-	mu   sync.Mutex
-	open map[string]*mcpClient // guarded by mu; by id
+	mu sync.Mutex
+	// guarded by mu
+	open   map[string]*mcpClient // by id
+	making map[string]int        // requests that may make one, by principal
 }
 
 // mcpClient is one MCP session of era B.
@@ -98,6 +100,10 @@ type mcpClient struct {
 func (m *clients) get(id, name string) *mcpClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.getLocked(id, name)
+}
+
+func (m *clients) getLocked(id, name string) *mcpClient {
 	c := m.open[id]
 	if c == nil {
 		c = &mcpClient{owner: name}
@@ -114,11 +120,14 @@ func (m *clients) add(c *mcpClient, h *job.Handle) {
 	c.jobs = append(slices.DeleteFunc(c.jobs, (*job.Handle).Ended), h)
 }
 
-// room reports whether one more may be made.
+// room reports whether one more may be made, and keeps its place until made is called.
 func (m *clients) room(living iter.Seq[*mcp.ServerSession], name string, l Limits) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before, mine := m.open, 0
+	before, all, mine := m.open, 0, m.making[name]
+	for _, n := range m.making {
+		all += n
+	}
 	m.open = map[string]*mcpClient{}
 	for session := range living {
 		if c, ok := before[session.ID()]; ok {
@@ -128,7 +137,23 @@ func (m *clients) room(living iter.Seq[*mcp.ServerSession], name string, l Limit
 			}
 		}
 	}
-	return len(m.open) < l.Sessions && mine < l.SessionsPerPrincipal
+	if all+len(m.open) >= l.Sessions || mine >= l.SessionsPerPrincipal {
+		return false
+	}
+	m.making[name]++
+	return true
+}
+
+// made ends what room began: with the id of the MCP session, if one was made.
+func (m *clients) made(id, name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.making[name]--; m.making[name] == 0 {
+		delete(m.making, name)
+	}
+	if id != "" {
+		m.getLocked(id, name)
+	}
 }
 
 // end cancels what goes on in a principal's MCP session, also what was handed over, and waits until it is proven dead or ctx ends. It

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -247,13 +248,16 @@ func TestSessions(t *testing.T) {
 	w := newWorld(t, func(o *server.Options) { o.Limits.SessionsPerPrincipal = 2 })
 	first := w.connect("b", "alice")
 	w.connect("b", "alice")
-	initialize := func(user string) int {
+	request := func(user string) *http.Request {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(
 			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`))
 		ok(t, err)
 		headers(r, user, "", args{})
 		r.Header.Del("Mcp-Protocol-Version")
-		resp, err := http.DefaultClient.Do(r)
+		return r
+	}
+	initialize := func(user string) int {
+		resp, err := http.DefaultClient.Do(request(user))
 		ok(t, err)
 		ok(t, resp.Body.Close())
 		return resp.StatusCode
@@ -265,6 +269,35 @@ func TestSessions(t *testing.T) {
 	if a := initialize("alice"); a != 200 {
 		t.Errorf("after one was closed: %d", a)
 	}
+	// also while the first two are being made
+	began, release := make(chan struct{}), make(chan struct{})
+	var two sync.WaitGroup
+	for range 2 {
+		r := request("plain")
+		two.Go(func() { w.server.Handler().ServeHTTP(&held{httptest.NewRecorder(), began, release}, r) })
+		within(t, "the answer begins", began)
+	}
+	third := initialize("plain")
+	close(release)
+	if two.Wait(); third != 503 {
+		t.Errorf("beside two that are being made: %d", third)
+	}
+}
+
+// held is a client to which nothing can be written before it is released.
+type held struct {
+	*httptest.ResponseRecorder
+	began   chan<- struct{}
+	release <-chan struct{}
+}
+
+func (h *held) Write(b []byte) (int, error) {
+	select {
+	case h.began <- struct{}{}:
+		<-h.release
+	case <-h.release:
+	}
+	return h.ResponseRecorder.Write(b)
 }
 
 // TestPanic: a panic in a request is its answer, and the server goes on.

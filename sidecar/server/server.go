@@ -80,7 +80,7 @@ func New(o Options) (*Server, error) {
 	for _, g := range []*gate{&s.calls, &s.running} {
 		g.all, g.each, g.open = s.o.Limits.Calls, s.o.Limits.CallsPerPrincipal, map[string]int{}
 	}
-	s.clients.open = map[string]*mcpClient{}
+	s.clients.open, s.clients.making = map[string]*mcpClient{}, map[string]int{}
 	s.hosts, s.origins = o.allowed()
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "eda-sidecar", Title: "EDA tools as transactions", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
