@@ -172,7 +172,7 @@ func mounted(dir string) (text string) {
 	if err != nil || len(fields) != 3 || fields[1] != "ext4" {
 		return "" // it is only told
 	}
-	if journal, _ := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(fields[0]) + "-*"); len(journal) == 0 {
+	if journal, _ := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(fields[0]) + "-*"); len(journal) == 0 { // the pattern is well-formed
 		text = ", no journal"
 	}
 	if strings.Contains(","+fields[2]+",", ",discard,") {
