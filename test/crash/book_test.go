@@ -27,11 +27,22 @@ type book struct {
 	wrote int
 }
 
+func newBook() *book {
+	return &book{jobs: map[string]ledger.Job{}, orders: map[string]audit.Order{}, sessions: map[string]ledger.Session{}}
+}
+
 // snapshot reads the whole ledger.
 func snapshot(t testing.TB, l *ledger.Ledger) *book {
-	b := &book{jobs: map[string]ledger.Job{}, orders: map[string]audit.Order{}, sessions: map[string]ledger.Session{}}
-	ctx := context.Background()
-	err := l.Events(ctx, ledger.Query{}, func(r ledger.Record) (err error) {
+	b := newBook()
+	if err := b.read(context.Background(), l, ledger.Query{}); err != nil {
+		t.Errorf("read the ledger: %v", err) // not Fatal: this is the ledger's goroutine
+	}
+	return b
+}
+
+// read adds what the ledger holds of the jobs and sessions of some events.
+func (b *book) read(ctx context.Context, l *ledger.Ledger, q ledger.Query) error {
+	return l.Events(ctx, q, func(r ledger.Record) (err error) {
 		if r.Job != "" {
 			if b.orders[r.Job], err = b.orders[r.Job].Next(audit.Kind(r.Kind)); err != nil {
 				return err
@@ -45,10 +56,6 @@ func snapshot(t testing.TB, l *ledger.Ledger) *book {
 		}
 		return err
 	})
-	if err != nil {
-		t.Errorf("read the ledger: %v", err) // not Fatal: this is the ledger's goroutine
-	}
-	return b
 }
 
 // copy is a book of its own, for one recovery.

@@ -91,7 +91,7 @@ func judge(s state, wrap func(durable.FS, *book) durable.FS) (findings []string)
 		}
 	}
 	for _, j := range jobs {
-		if !slices.ContainsFunc(j.Outputs, func(o txn.Output) bool { return !wrong[o.Target] }) {
+		if !slices.ContainsFunc(j.Outputs, func(o txn.Output) bool { return o.New == nil || !wrong[o.Target] }) {
 			say(lost, "nothing of committed job %s is there", j.RequestID)
 		}
 	}
@@ -158,6 +158,9 @@ func expected(b *book) (want map[string]string, jobs []*txn.Journal) {
 		}
 		jobs = append(jobs, j)
 		for i, o := range j.Outputs {
+			if o.New == nil { // optional, and not seen
+				continue
+			}
 			for dir := path.Dir(o.Target); dir != "."; dir = path.Dir(dir) {
 				want[dir+"/"] = ""
 			}
@@ -180,6 +183,9 @@ func sessions(b *book, jobs []*txn.Journal, files map[string]string) (findings [
 	for _, j := range jobs {
 		generations[j.Session]++
 		for i, o := range j.Outputs {
+			if o.New == nil {
+				continue
+			}
 			sum := sha256.Sum256([]byte(content(j.RequestID, i)))
 			if got := b.sessions[j.Session].State.Artifacts[o.Target]; files[o.Target] == content(j.RequestID, i) && got.SHA256 != hex.EncodeToString(sum[:]) {
 				findings = append(findings, fmt.Sprintf("session %q knows %+v of %s", j.Session, got, o.Target))

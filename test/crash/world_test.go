@@ -2,6 +2,7 @@
 // time: production jobs and publication on a volume in memory (durabletest.Strict), the production ledger in a file of
 // its own, production recovery on what either keeps. What SQLite promises is an axiom here: the ledger keeps its transactions
 // up to some one, all that were acknowledged among them; one whose COMMIT failed may be there or not.
+// A second rig fails every operation of a job, and judges what is left by the same promises.
 package crash
 
 import (

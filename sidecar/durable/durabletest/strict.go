@@ -161,7 +161,7 @@ func (s *Strict) Losses(log []Step, first int, settled func(Step) bool) iter.Seq
 			default:
 				pending = append(pending, step)
 			}
-			if i >= first && !subsets(base, pending, step.Method != "", func(disk image) bool { return yield(i, s.volume(disk)) }) {
+			if i >= first && !subsets(base, pending, step.Method != "", func(disk image) bool { return yield(i, s.volume(disk.clone())) }) {
 				return
 			}
 		}
