@@ -44,7 +44,7 @@ func Codes() []CodeInfo {
 		{ToolFailed, "the tool ran and did not do its work", "read diagnostics and log; nothing was changed"},
 		{OutputInvalid, "an output is missing, cut short or not of its kind", "read the message and the log; the old outputs are untouched"},
 		{OutputLimit, "the tool wrote more than its limit, or printed more where the verdict is counted from what it prints", "raise tool_limits.TOOL.staging or .log in the config, or ask it for less"},
-		{ToolTimeout, "the tool's time was over", "raise --timeout, or find out why the tool hangs: the end of its log is in the result"},
+		{ToolTimeout, "the tool's time was over", "raise the timeout (--timeout, timeout_s), or find out why the tool hangs: the end of its log is in the result"},
 		{CodeCancelled, "the caller cancelled, or went away", "call again when you want it"},
 		{OutOfMemory, "the kernel killed the tool at its memory limit", "raise tool_limits.TOOL.memory in the config, or give it a smaller design"},
 		{ProcessLimit, "the tool could not start as many processes as it wanted", "raise tool_limits.TOOL.pids in the config, or ask it for fewer jobs"},

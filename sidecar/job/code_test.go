@@ -280,6 +280,9 @@ func TestCodesAreClosed(t *testing.T) {
 	})
 	var seen []Code
 	for _, c := range Codes() {
+		if strings.Contains(c.Hint, "--timeout") && !strings.Contains(c.Hint, "timeout_s") {
+			t.Errorf("the hint of %s tells an MCP client of a flag: %q", c.Code, c.Hint)
+		}
 		if slices.Contains(seen, c.Code) || c.Meaning == "" || (c.Hint == "") != (c.Code == OK) {
 			t.Errorf("row %+v", c)
 		}
