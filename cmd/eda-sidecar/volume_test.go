@@ -195,6 +195,34 @@ func TestFullVolume(t *testing.T) {
 	}
 }
 
+// TestFullState: a session that cannot be recorded for want of room is refused as that, and made once there is room.
+func TestFullState(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mnt := volume(t, 24, "mkfs.ext4", "-q", "-F", "-m", "0", "-N", "1024", "-E", "nodiscard")
+	w.flags = append(w.flags, "--state-dir", filepath.Join(mnt, "state"))
+	s := w.launch(nil, "--auth", "local")
+	w.until("the server serves", func() bool { return s.log.address("serving") != "" })
+	s.mcp = s.log.address("serving")
+	c := s.connect(nil)
+	free := fill(t, mnt)
+	a := toolAnswer{Result: job.Result{Code: job.OK}}
+	for i := 0; i < 1000 && a.Code == job.OK; i++ { // until the room that the ledger has is used up
+		a = s.must(c, "session_open", nil)
+	}
+	if a.Code != job.WorkspaceFull || strings.Contains(a.Message, `""`) || !strings.Contains(a.Hint, "free space") {
+		t.Errorf("on a full volume: %+v", a.Result)
+	}
+	free()
+	if a := s.must(c, "session_open", nil); a.Code != job.OK {
+		t.Errorf("with room: %+v", a.Result)
+	}
+	if exit := s.stop(); exit != 0 {
+		t.Errorf("exit %d: %s", exit, s.log)
+	}
+	w.sound()
+}
+
 func fileSize(t *testing.T, file string) int64 {
 	t.Helper()
 	info, err := os.Stat(file)

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,7 +115,7 @@ func (r *Runner) sessionOp(row ledger.Session) error {
 	}
 	res := Result{Code: OK, Tool: SessionTool, Job: allow.Job, Session: row.ID, Duration: r.o.Now().Sub(began).Milliseconds()}
 	if err != nil {
-		err = or(AuditUnavailable, fmt.Sprintf("%s session %q", op, row.Name), err)
+		err = or(AuditUnavailable, fmt.Sprintf("%s session %q", op, cmp.Or(row.Name, row.ID)), err)
 		res.Code = asError(err).Code
 	}
 	r.finished(res, Times{})

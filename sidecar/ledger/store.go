@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar/audit"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/ledger/batch"
@@ -240,8 +241,9 @@ func fate(query string, err error) error {
 		return nil
 	case c == codeConstraint && query != "COMMIT":
 		return fmt.Errorf("%.40s: %w: %w", query, batch.ErrRefused, err)
-	case c == codeBusy, c == codeFull, c == codeConstraint:
-		// FULL comes from writing frames, before the commit frame is whole.
+	case c == codeFull: // from writing frames, before the commit frame is whole
+		return fmt.Errorf("%.40s: %w: %w: %w", query, batch.ErrAbsent, syscall.ENOSPC, err)
+	case c == codeBusy, c == codeConstraint:
 		return fmt.Errorf("%.40s: %w: %w", query, batch.ErrAbsent, err)
 	}
 	return fmt.Errorf("%.40s: %w", query, err)
