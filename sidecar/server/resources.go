@@ -115,7 +115,8 @@ func (s *Server) readResource(ctx context.Context, req *mcp.ReadResourceRequest)
 	case !errors.Is(err, adapters.ErrArgument):
 		code = jsonrpc.CodeInternalError
 	}
-	return nil, &jsonrpc.Error{Code: code, Message: err.Error()}
+	data, err2 := json.Marshal(map[string]string{"uri": uri})
+	return nil, cmp.Or(err2, error(&jsonrpc.Error{Code: code, Message: err.Error(), Data: data}))
 }
 
 // match returns the variables of a URI that fits a template: whole segments, then a query with names of its list alone.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -92,7 +93,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.addResources()
-	s.mcp.AddReceivingMiddleware(s.middleware)
+	s.mcp.AddReceivingMiddleware(s.middleware, noPrompts)
 	s.router = s.eras()
 	return s, nil
 }
@@ -154,7 +155,15 @@ func (s *Server) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 		case *mcp.ReadResourceRequest:
 			ctx = context.WithValue(ctx, uriKey{}, req.Params.URI)
 			req.Params.URI = scheme + resources()[0].plain() // the SDK always finds it, and completes the answer that readResource gives
-		case *mcp.ListPromptsRequest, *mcp.GetPromptRequest: // the SDK lists none, but a method of a capability that is not there must not be there
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// noPrompts refuses the methods of a capability that is not there. The SDK would answer with an empty list.
+func noPrompts(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if strings.HasPrefix(method, "prompts/") {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "there are no prompts"}
 		}
 		return next(ctx, method, req)
