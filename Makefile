@@ -12,9 +12,9 @@ NEEDS := yosys:yosys iverilog:iverilog vvp:iverilog mkfs.btrfs:btrfs-progs mkfs.
 # make is often called by users whose PATH lacks the directories of mkfs and losetup.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help deps build demo lint test bench clean
+.PHONY: help deps build demo lint test e2e-mcp bench clean
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 deps: ## install what tests and demo need (root, Debian); otherwise name what is missing
 	@missing=; \
@@ -42,6 +42,10 @@ lint: ## run every gate: first on planted faults, then on the product
 
 test: deps ## run every test; refuses skips, filters and packages without tests
 	@$(GO) build -o build/runner ./test/runner && build/runner
+
+e2e-mcp: NEEDS += npm:npm curl:curl
+e2e-mcp: deps build ## run the official MCP clients and the conformance suite against the built program (1 min, npm)
+	@test/e2e/mcp/run.sh
 
 bench: ## measure product, floors and peers side by side into docs/benchmarks.md (5 min, quiet machine)
 	@$(GO) build -o build/bench/bench ./test/bench && build/bench/bench

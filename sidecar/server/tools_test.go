@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +13,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/eda-sidecar/eda-sidecar/sidecar"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/server"
+	"github.com/eda-sidecar/eda-sidecar/test/house/doctable"
 )
 
 var update = flag.Bool("update", false, "rewrite goldens")
@@ -200,7 +203,8 @@ func TestCatalogue(t *testing.T) {
 	if d := cmp.Diff(want, shown); d != "" {
 		t.Error(d)
 	}
-	var text strings.Builder
+	var text, table strings.Builder
+	table.WriteString("| tool | what it does | hints | arguments |\n|---|---|---|---|\n")
 	for _, tl := range all {
 		if first, _, _ := strings.Cut(tl.Description, ". "); len(first) > 120 || len(tl.Description) > 1000 {
 			t.Errorf("%s: description of %d bytes, its first sentence of %d", tl.Name, len(tl.Description), len(first))
@@ -213,12 +217,64 @@ func TestCatalogue(t *testing.T) {
 		schema, err := json.MarshalIndent(tl.InputSchema, "  ", "  ")
 		ok(t, err)
 		fmt.Fprintf(&text, "  %s\n\n", schema)
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", tl.Name, sentence(tl.Description), hints(a), arguments(t, tl))
 	}
 	golden(t, "tools.txt", text.String())
+	doctable.Check(t, *update, "docs/mcp.md", "tools", table.String())
+	doctable.Check(t, *update, "docs/mcp.md", "resources", resourceTable(t, w.connect("b", "alice")))
 	notice := <-w.notices
 	if notice.Message != "tool is not offered" || !strings.Contains(notice.Detail, "nobody_has") {
 		t.Errorf("got notice %+v", notice)
 	}
+}
+
+// sentence is the first one of a description.
+func sentence(text string) string {
+	first, _, _ := strings.Cut(text, ". ")
+	return strings.TrimSuffix(first, ".") + "."
+}
+
+func hints(a *mcp.ToolAnnotations) string {
+	var words []string
+	for word, is := range map[string]bool{"read-only": a.ReadOnlyHint, "destructive": *a.DestructiveHint, "idempotent": a.IdempotentHint} {
+		if is {
+			words = append(words, word)
+		}
+	}
+	slices.Sort(words)
+	return strings.Join(words, ", ")
+}
+
+// arguments are the names of a tool's arguments, the required ones first and bold.
+func arguments(t *testing.T, tl *mcp.Tool) string {
+	t.Helper()
+	text, err := json.Marshal(tl.InputSchema)
+	ok(t, err)
+	var schema jsonschema.Schema
+	ok(t, json.Unmarshal(text, &schema))
+	var required, rest []string
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		if slices.Contains(schema.Required, name) {
+			required = append(required, "**`"+name+"`**")
+		} else {
+			rest = append(rest, "`"+name+"`")
+		}
+	}
+	return strings.Join(append(required, rest...), " ")
+}
+
+func resourceTable(t *testing.T, c *client) string {
+	t.Helper()
+	lines := map[string]bool{}
+	for r, err := range c.Resources(t.Context(), nil) {
+		ok(t, err)
+		lines[fmt.Sprintf("| `%s` | %s |\n", r.URI, r.Title)] = true
+	}
+	for r, err := range c.ResourceTemplates(t.Context(), nil) {
+		ok(t, err)
+		lines[fmt.Sprintf("| `%s` | %s |\n", r.URITemplate, r.Title)] = true
+	}
+	return "| URI | content |\n|---|---|\n" + strings.Join(slices.Sorted(maps.Keys(lines)), "")
 }
 
 func golden(t *testing.T, name, got string) {

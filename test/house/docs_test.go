@@ -29,6 +29,7 @@ var tables = []struct {
 	{"docs/protocol.md", "result", fields("sidecar/job", "Result")},
 	{"docs/protocol.md", "output", fields("sidecar/job", "Published")},
 	{"docs/protocol.md", "log", fields("sidecar/job", "Log")},
+	{"docs/mcp.md", "conformance", expectedFailures},
 }
 
 // constants renders the constants of a string type, with their comments, in the order of the source.
@@ -83,6 +84,29 @@ func fields(dir, typ string) func(*testing.T, []*source) string {
 		}
 		return "| field | meaning |\n|---|---|\n" + rows.String()
 	}
+}
+
+// expectedFailures renders the scenarios of the conformance suite that do not apply, by their reasons.
+func expectedFailures(t *testing.T, _ []*source) string {
+	var reasons []string
+	scenarios := map[string][]string{}
+	for line := range strings.Lines(tree(t)["test/e2e/mcp/expected.yml"]) {
+		if entry, ok := strings.CutPrefix(line, "  - "); ok {
+			scenario, reason, _ := strings.Cut(strings.TrimSpace(entry), " # ")
+			if scenarios[reason] == nil {
+				reasons = append(reasons, reason)
+			}
+			scenarios[reason] = append(scenarios[reason], "`"+scenario+"`")
+		}
+	}
+	if len(reasons) == 0 {
+		t.Error("no scenario is expected to fail")
+	}
+	var rows strings.Builder
+	for _, reason := range reasons {
+		fmt.Fprintf(&rows, "| %s | %s |\n", reason, strings.Join(scenarios[reason], " "))
+	}
+	return "| why | scenarios that do not apply |\n|---|---|\n" + rows.String()
 }
 
 var marker = regexp.MustCompile(`<!-- table:(\S+) -->`)
