@@ -352,6 +352,9 @@ func DryRun(ctx context.Context, cfg Config) ([]Recovered, error) {
 	if err != nil {
 		return nil, err
 	}
+	if state, err := openMended(cfg.StateDir); err == nil {
+		_ = state.Close() // opened for reading
+	}
 	reader, opening, err := ledger.Look(ctx, options)
 	if errors.Is(err, ledger.ErrEmpty) {
 		return nil, nil

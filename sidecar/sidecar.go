@@ -35,6 +35,7 @@ type Sidecar struct {
 	files    *txn.Workspace
 	owner    *durable.Lock // of the workspace
 	state    *durable.Lock // of the state directory
+	stateDir durable.Handle
 	groups   *cgroup.Parent
 	table    *lock.Table
 }
@@ -76,6 +77,7 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	}
 	s.files, err = txn.Open(seam.fs, cfg.Workspace, txn.Options{
 		ToolUID: uid, ToolGID: gid, MinFreeBytes: cfg.MinFreeBytes, MinFreeInodes: cfg.MinFreeInodes, BootID: s.bootID,
+		Mend: func() { mendState(s.stateDir) }, // no tool runs before it is open
 	})
 	if err != nil {
 		return nil, volumeError("open the workspace", err)
@@ -154,12 +156,11 @@ func own(ctx context.Context, fs durable.FS, dir durable.Handle) (*durable.Lock,
 
 // openLedger opens the ledger, and says in the owner lock which epoch it is in.
 func (s *Sidecar) openLedger(ctx context.Context, seam seams) error {
-	dir, err := openState(s.cfg.StateDir)
-	if err != nil {
+	var err error
+	if s.stateDir, err = openState(s.cfg.StateDir); err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // opened for reading
-	if s.state, err = own(ctx, durable.OS(), dir); err != nil {
+	if s.state, err = own(ctx, durable.OS(), s.stateDir); err != nil {
 		return ownerError(err)
 	}
 	previous := s.owner.Previous
@@ -224,6 +225,9 @@ func (s *Sidecar) Close() error {
 			errs = append(errs, lock.Release())
 		}
 	}
+	if s.stateDir != nil {
+		errs = append(errs, s.stateDir.Close())
+	}
 	if s.files != nil {
 		errs = append(errs, s.files.Close())
 	}
@@ -283,7 +287,7 @@ func openState(dir string) (durable.Handle, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fail(job.InvalidArgument, "make the state directory", err)
 	}
-	h, err := durable.OS().OpenRoot("sidecar.state", dir)
+	h, err := openMended(dir)
 	if err != nil {
 		return nil, fail(job.InvalidArgument, "open the state directory", err)
 	}
@@ -291,6 +295,30 @@ func openState(dir string) (durable.Handle, error) {
 		return nil, errors.Join(fail(job.InvalidArgument, "open the state directory", err), h.Close())
 	}
 	return h, nil
+}
+
+// openMended opens the state directory, once it and the files in it have the modes back that a tool of our uid may have taken.
+func openMended(dir string) (durable.Handle, error) {
+	fs := durable.OS()
+	if above, err := fs.OpenRoot("sidecar.state.above", filepath.Dir(dir)); err == nil {
+		_ = durable.Mend(fs, durable.Name{Dir: above, Name: filepath.Base(dir)}, 0o700) // if it cannot, the next step says so
+		_ = above.Close()                                                               // opened for reading
+	}
+	h, err := fs.OpenRoot("sidecar.state", dir)
+	if err == nil {
+		mendState(h)
+	}
+	return h, err
+}
+
+// mendState is openMended for an open one. Whatever keeps it from mending says so when the files are opened.
+func mendState(h durable.Handle) {
+	fs := durable.OS()
+	_ = durable.Mend(fs, durable.Name{Dir: h}, 0o700) // see above
+	names, _ := fs.List("sidecar.state.list", h, 0)   // see above
+	for _, name := range names {
+		_ = durable.Mend(fs, durable.Name{Dir: h, Name: name}, 0o600) // see above
+	}
 }
 
 func fail(code job.Code, op string, err error) error { return &job.Error{Code: code, Op: op, Err: err} }

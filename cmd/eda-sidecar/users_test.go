@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -133,10 +134,10 @@ func (w *world) give(uid int) {
 
 const nobody = 65534
 
-// TestWithoutRoot: in a delegated group the program keeps its word without any privilege; elsewhere it refuses.
-func TestWithoutRoot(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+// asNobody gives a world to nobody. The prefixes run a program as him: in a group that was delegated to him, and elsewhere.
+func asNobody(t *testing.T) (w *world, delegated, elsewhere []string) {
+	t.Helper()
+	w = newWorld(t)
 	w.give(nobody)
 	path, err := program()
 	ok(t, err)
@@ -145,16 +146,22 @@ func TestWithoutRoot(t *testing.T) {
 	as := func(enter string) []string {
 		return []string{"sh", "-c", enter + `; shift; exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all "$0" "$@"`, bin}
 	}
-	if a := w.command(as("true"), w.shArgs("echo new >{x}", "x=build/a.v")...).start().wait(); a.exit != exitNoSupport || !strings.Contains(a.err, "not ours to write") {
-		t.Errorf("without a delegated group: %v", a)
-	}
 	group := filepath.Join(cgroup2(t), "e2e-"+w.mark)
 	ok(t, os.Mkdir(group, 0o755))
 	t.Cleanup(func() { system(t, "find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";") })
 	for _, f := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
 		ok(t, os.Chown(filepath.Join(group, f), nobody, nobody))
 	}
-	delegated := as("echo 0 >" + group + "/cgroup.procs")
+	return w, as("echo 0 >" + group + "/cgroup.procs"), as("true")
+}
+
+// TestWithoutRoot: in a delegated group the program keeps its word without any privilege; elsewhere it refuses.
+func TestWithoutRoot(t *testing.T) {
+	t.Parallel()
+	w, delegated, elsewhere := asNobody(t)
+	if a := w.command(elsewhere, w.shArgs("echo new >{x}", "x=build/a.v")...).start().wait(); a.exit != exitNoSupport || !strings.Contains(a.err, "not ours to write") {
+		t.Errorf("without a delegated group: %v", a)
+	}
 	a := w.command(delegated, w.shArgs("id -u; echo new >{x}; setsid sleep 1000 &", "x=build/a.v")...).start().wait()
 	w.want(a, exitOK, job.OK)
 	if a.DescendantsKilled != 1 || !strings.HasPrefix(a.Log.Head, "65534\n") {
@@ -168,6 +175,63 @@ func TestWithoutRoot(t *testing.T) {
 		t.Errorf("alive: %q", left)
 	}
 	if a := w.command(delegated, "audit", "verify").start().wait(); a.exit != exitOK {
+		t.Errorf("audit verify: %v", a)
+	}
+}
+
+// TestToolTakesModes: a tool of the engine's own user can take every permission from the engine's files, as Landlock does
+// not stop chmod. The engine gives them back: the job ends as its tool deserves, and so do those after it.
+func TestToolTakesModes(t *testing.T) {
+	t.Parallel()
+	w, delegated, _ := asNobody(t)
+	do := func(args ...string) answer { return w.command(delegated, args...).start().wait() }
+	const take = "cd ../../..; chmod 000 owner.lock state/* state conflicts trash jobs/*/log jobs/*/recovery.json; cd - >/dev/null; chmod 000 ../../.. ../.. ..; "
+	serves := func(after string) {
+		t.Helper()
+		w.want(do(w.shArgs("echo "+after+" >{x}", "x=build/b.v")...), exitOK, job.OK)
+		w.is("build/b.v", after+"\n")
+		if a := do("recover"); a.exit != exitOK || a.out != "nothing to recover\n" {
+			t.Errorf("recovery after %s: %v", after, a)
+		}
+	}
+	for name, c := range map[string]struct {
+		script, a string
+		args      []string
+		exit      int
+		code      job.Code
+	}{
+		"nothing":           {"", "new", nil, exitOK, job.OK},
+		"the tool's own":    {"chmod 000 ../s0 ../tmp .", "", nil, exitFailed, job.OutputInvalid},
+		"all":               {take, "new", nil, exitOK, job.OK},
+		"all, and failed":   {take + "exit 3", "", nil, exitFailed, job.ToolFailed},
+		"all, and late":     {take + "sleep 1000", "", []string{"--timeout=1s"}, exitTimeout, job.ToolTimeout},
+		"all, and no bytes": {": >{x}; " + take, "", nil, exitFailed, job.OutputInvalid},
+	} {
+		w.write("build/a.v", "old\n")
+		a := do(w.shArgs("echo new >{x}; "+c.script, append(c.args, "x=build/a.v")...)...)
+		if a.exit != c.exit || a.Code != c.code || !a.WorkerTerminated || a.RolledBack != (a.Code != job.OK) {
+			t.Errorf("%s: %v", name, a)
+		}
+		w.is("build/a.v", cmp.Or(c.a, "old")+"\n")
+		serves(strings.ReplaceAll(name, "'", ""))
+	}
+	w.want(do(w.shArgs(take+"sleep 1000", "--timeout=1s")...), exitTimeout, job.ToolTimeout) // a read
+	serves("a read")
+	for _, args := range [][]string{{"recover", "--dry-run"}, {"recover"}} { // the engine is killed meanwhile
+		r := w.command(delegated, w.shArgs("echo bad >{x}; "+take+"sleep 1000", "x=build/b.v")...).start()
+		w.until("the modes are taken", func() bool {
+			info, err := os.Stat(w.path(".eda-sidecar/jobs"))
+			return err == nil && info.Mode().Perm() == 0
+		})
+		r.signal(syscall.SIGKILL)
+		r.wait()
+		if a := do(args...); a.exit != exitOK || !strings.Contains(a.out, "discarded") {
+			t.Errorf("%q: %v", args, a)
+		}
+		do("recover")
+		serves("killed")
+	}
+	if a := do("audit", "verify"); a.exit != exitOK {
 		t.Errorf("audit verify: %v", a)
 	}
 }

@@ -390,3 +390,41 @@ func TestVolumesByName(t *testing.T) {
 		})
 	}
 }
+
+// TestMend gives back what was taken from the owner, and nothing that somebody chose: not what is narrower for others, not
+// another user's, not what a link leads to.
+func TestMend(t *testing.T) {
+	dir := t.TempDir()
+	f := OS()
+	h := root(t, f, dir)
+	for _, tt := range []struct {
+		name      string
+		was, want os.FileMode
+		uid       int
+	}{
+		{"taken", 0, 0o711, os.Geteuid()},
+		{"half", 0o511, 0o711, os.Geteuid()},
+		{"narrow", 0o700, 0o700, os.Geteuid()},
+		{"wide", 0o777, 0o777, os.Geteuid()},
+		{"theirs", 0, 0, 65534},
+	} {
+		p := filepath.Join(dir, tt.name)
+		must(t, os.WriteFile(p, nil, 0o600))
+		must(t, errors.Join(os.Chown(p, tt.uid, -1), os.Chmod(p, tt.was)))
+		must(t, Mend(f, Name{h, tt.name}, 0o711))
+		if info, err := os.Lstat(p); err != nil || info.Mode().Perm() != tt.want {
+			t.Errorf("%s: %v, %v, want %v", tt.name, info.Mode(), err, tt.want)
+		}
+	}
+	must(t, os.Chmod(filepath.Join(dir, "taken"), 0))
+	must(t, os.Symlink("taken", filepath.Join(dir, "link")))
+	must(t, errors.Join(Mend(f, Name{h, "link"}, 0o711), Mend(f, Name{h, "absent"}, 0o711)))
+	if info, err := os.Stat(filepath.Join(dir, "taken")); err != nil || info.Mode().Perm() != 0 {
+		t.Errorf("behind a link: %v, %v", info.Mode(), err)
+	}
+	must(t, os.Chmod(dir, 0))
+	must(t, Mend(f, Name{Dir: h}, 0o700))
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("an open directory: %v, %v", info.Mode(), err)
+	}
+}

@@ -38,6 +38,9 @@ type Lock struct {
 // taken over by age: whoever holds it is alive. The content stays the last owner's until [Lock.Write].
 func Own(fs FS, dir Handle) (*Lock, error) {
 	at := Name{dir, OwnerFile}
+	if err := Mend(fs, at, 0o600); err != nil {
+		return nil, fmt.Errorf("own workspace: %w", err)
+	}
 	h, err := fs.Lock("durable.owner.lock", at)
 	if errors.Is(err, ErrLocked) {
 		return nil, &OwnedError{Owner: liveOwner(fs, at)}

@@ -53,9 +53,12 @@ func (s *store) keep(path string) error {
 // inPlace says whether each path still leads to the file that was opened: what goes into another is lost.
 func (s *store) inPlace() error {
 	for _, p := range s.places {
-		if is, err := os.Stat(p.path); err != nil {
+		is, err := os.Stat(p.path)
+		switch {
+		case errors.Is(err, os.ErrPermission): // a mode was taken: where the file is, cannot be known, and whoever opens it next gives it back
+		case err != nil:
 			return fmt.Errorf("%w: %w: %w", batch.ErrMoved, batch.ErrAbsent, err)
-		} else if !os.SameFile(p.was, is) {
+		case !os.SameFile(p.was, is):
 			return fmt.Errorf("%q: %w: %w", p.path, batch.ErrMoved, batch.ErrAbsent)
 		}
 	}

@@ -53,8 +53,11 @@ func (w *Workspace) Begin(j *Journal, a *Admission, o BeginOptions) (_ *Txn, err
 	if !plainJob(j.Job) {
 		return nil, fmt.Errorf("begin %q: job id is not plain: %w", j.Job, ErrDocument)
 	}
+	if err := w.mend(""); err != nil {
+		return nil, op("begin", j.Job, err)
+	}
 	at := durable.Name{Dir: w.jobs, Name: t.name}
-	mkdir := w.mkdir(at, 0o711, -1, -1)
+	mkdir := w.mkdir(at, sideMode, -1, -1)
 	if exists(mkdir) { // another's: leave it
 		return nil, op("begin", j.Job, mkdir)
 	}
@@ -228,6 +231,14 @@ func (w *Workspace) covered(j *Journal, proofs []cgroup.Empty, confined []cgroup
 	return nil
 }
 
+// mend is Workspace.mend for a job whose tool is dead, with the log.
+func (t *Txn) mend() error {
+	if t.w.o.Mend != nil {
+		t.w.o.Mend()
+	}
+	return cmp.Or(t.w.mend(t.name), durable.Mend(t.w.fs, t.at("log"), 0o600))
+}
+
 // StagedFS shows the job directory to validators: regular files and directories, no links. Names as in s0/out.json, work/x.
 func (t *Txn) StagedFS(proofs []cgroup.Empty) (fs.FS, error) {
 	return t.StepFS(proofs, len(t.j.Groups))
@@ -237,7 +248,7 @@ func (t *Txn) StagedFS(proofs []cgroup.Empty) (fs.FS, error) {
 func (t *Txn) StepFS(proofs []cgroup.Empty, n int) (fs.FS, error) {
 	sofar := *t.j
 	sofar.Groups = t.j.Groups[:n]
-	if err := t.w.covered(&sofar, proofs, nil); err != nil {
+	if err := cmp.Or(t.w.covered(&sofar, proofs, nil), t.mend()); err != nil {
 		return nil, err
 	}
 	return stagedFS{os.DirFS(t.Dir())}, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -54,8 +55,15 @@ func (t *Txn) Inspect(proofs []cgroup.Empty, q Quotas) (*Inspection, error) {
 	if err := t.proven(proofs); err != nil {
 		return nil, err
 	}
+	if err := t.mend(); err != nil {
+		return nil, op("inspect", t.name, err)
+	}
 	in := &Inspection{}
-	if err := t.survey(in, q); err != nil {
+	err := t.survey(in, q)
+	if errors.Is(err, fs.ErrPermission) { // ours are mended: the tool took it from its own
+		err = because(ErrOutput, err)
+	}
+	if err != nil {
 		return nil, op("inspect", t.name, err)
 	}
 	t.outs = make([]*output, len(t.j.Outputs))

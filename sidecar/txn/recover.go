@@ -24,6 +24,9 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 
 // Observe looks at every name of one job. A path that leads nowhere is an observation, not an error.
 func (w *Workspace) Observe(j *Journal) (Seen, error) {
+	if err := w.mend(j.Job); err != nil {
+		return Seen{}, op("observe", j.Job, err)
+	}
 	seen := Seen{Job: InJobs, SameBoot: w.o.BootID != "" && w.o.BootID == j.BootID}
 	job, err := w.fs.OpenDir("txn.observe.job", durable.Name{Dir: w.jobs, Name: j.Job})
 	if absent(err) {
@@ -427,6 +430,9 @@ func (w *Workspace) until() string {
 
 // toTrash moves jobs/<name> away. Gone already is fine.
 func (w *Workspace) toTrash(name, suffix string) error {
+	if err := w.mend(name); err != nil { // a directory that moves is written to
+		return op("trash", name, err)
+	}
 	err := w.moveTo("txn.trash.move", durable.Name{Dir: w.jobs, Name: name}, w.trash, name, suffix)
 	if absent(err) {
 		return nil
@@ -511,6 +517,9 @@ func (w *Workspace) Orphan(name string) Resolution {
 // EndOrphan moves a directory in jobs/ that no row knows: whole to conflicts/, to the trash if there is no file in it, and
 // a read's scratch to the trash for 24 h.
 func (w *Workspace) EndOrphan(name string) error {
+	if err := w.mend(name); err != nil {
+		return op("orphan", name, err)
+	}
 	to, suffix := w.trash, ""
 	if end := w.Orphan(name); end == Conflicted {
 		to = w.conflicts

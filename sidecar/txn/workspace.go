@@ -19,6 +19,9 @@ import (
 // umask is that of published files and of the directories made for them.
 const umask = 0o022
 
+// sideMode is that of our directories: a tool of another uid passes through to its own job directory and lists nothing.
+const sideMode = 0o711
+
 // setgid of a directory: what is made in it has its group, and a directory the bit (inode(7)).
 const setgid = 0o2000
 
@@ -30,6 +33,7 @@ type Options struct {
 	ToolUID, ToolGID int    // of the tools, hence of their directories and of published files; -1: ours
 	MinFreeBytes     int64  // admission refuses below; 0: no minimum
 	MinFreeInodes    int64  // admission refuses below; 0: no minimum
+	Mend             func() // called when a tool is dead: gives back what it took from the caller's own files; may be nil
 	BootID           string // of the running kernel: in a journal of the same boot no power was lost; empty: unknown
 	Now              func() time.Time
 }
@@ -68,23 +72,32 @@ func Open(fsys durable.FS, root string, o Options) (_ *Workspace, err error) {
 		return nil, err
 	}
 	w.mount = st.Mount
-	// 0711: a tool of another uid passes through to its own job directory and lists nothing.
 	for _, d := range []struct {
 		h    *durable.Handle
 		at   *durable.Handle
 		name string
 		mode uint32
 	}{
-		{&w.side, &w.root, reserved, 0o711},
-		{&w.jobs, &w.side, "jobs", 0o711},
+		{&w.side, &w.root, reserved, sideMode},
+		{&w.jobs, &w.side, "jobs", sideMode},
 		{&w.trash, &w.side, "trash", 0o700},
-		{&w.conflicts, &w.side, "conflicts", 0o711},
+		{&w.conflicts, &w.side, "conflicts", sideMode},
 	} {
 		if *d.h, err = w.ensureDir(durable.Name{Dir: *d.at, Name: d.name}, d.mode); err != nil {
 			return nil, err
 		}
 	}
 	return w, nil
+}
+
+// mend gives our directories, and that of a job, the modes back that a tool of our uid may have taken.
+func (w *Workspace) mend(job string) error {
+	of := func(h durable.Handle, mode uint32) error { return durable.Mend(w.fs, durable.Name{Dir: h}, mode) }
+	err := cmp.Or(of(w.side, sideMode), of(w.jobs, sideMode), of(w.conflicts, sideMode), of(w.trash, 0o700))
+	if err == nil && job != "" {
+		err = durable.Mend(w.fs, durable.Name{Dir: w.jobs, Name: job}, sideMode)
+	}
+	return err
 }
 
 // Probe tries the operations that transactions rest on, by their effects, in a directory of its own in the trash.
@@ -117,6 +130,9 @@ func (w *Workspace) Close() error {
 
 // ensureDir opens a directory of our own and makes it durable if it is new.
 func (w *Workspace) ensureDir(at durable.Name, mode uint32) (durable.Handle, error) {
+	if err := durable.Mend(w.fs, at, mode); err != nil {
+		return nil, err
+	}
 	h, err := w.fs.OpenDir("txn.open.dir", at)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return h, err
