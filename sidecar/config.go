@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -44,10 +45,15 @@ type Config struct {
 	Catalog         *adapters.Catalog
 
 	// of a server
-	Listen        string        // loopback host:port of MCP
-	MetricsListen string        // host:port of metrics and probes; empty: none
-	Auth          string        // token or local
-	DrainTimeout  time.Duration // for running jobs, before they are cancelled
+	Listen          string        // host:port of MCP
+	MetricsListen   string        // host:port of metrics and probes; empty: none
+	Auth            string        // token or local
+	Tokens          string        // absolute path of the list of tokens; empty: the one of the state directory
+	AllowedHosts    []string      // values of Host; nil: the loopback names
+	AllowedOrigins  []string      // values of Origin; nil: those of allowed loopback hosts
+	TLSCert, TLSKey string        // absolute paths of a PEM pair; empty: no TLS
+	RateLimit       int64         // requests a second of one principal
+	DrainTimeout    time.Duration // for running jobs, before they are cancelled
 }
 
 // Flags are what the command line sets. They win over the file.
@@ -57,7 +63,7 @@ type Flags struct {
 	Config    string   // path of the file; empty: none
 	Environ   []string // our own environment, of which env.pass picks, and which tells of a pod
 
-	Listen, MetricsListen, Auth string // of a server; empty: the file's
+	Listen, MetricsListen, Auth, TLSCert, TLSKey string // of a server; empty: the file's
 }
 
 // groups says where our groups are made, and looked for.
@@ -87,6 +93,13 @@ type file struct {
 	Listen          string                  `yaml:"listen"`
 	MetricsListen   string                  `yaml:"metrics_listen"`
 	Auth            string                  `yaml:"auth"`
+	Tokens          string                  `yaml:"tokens"`
+	AllowedHosts    []string                `yaml:"allowed_hosts"`
+	AllowedOrigins  []string                `yaml:"allowed_origins"`
+	TLSCert         string                  `yaml:"tls_cert"`
+	TLSKey          string                  `yaml:"tls_key"`
+	TLSUpstream     bool                    `yaml:"tls_terminated_upstream"`
+	RateLimit       *int64                  `yaml:"rate_limit"`
 	DrainTimeout    string                  `yaml:"drain_timeout"`
 }
 
@@ -122,9 +135,16 @@ func ConfigKeys() []ConfigKey {
 		{"min_free_inodes", "`128`", "the same for inodes; 0: no minimum"},
 		{"tool_limits", "the tool's own", "by tool, instead of its own: `wall` (from 1s; default and ceiling of a call's time), `memory`, `pids`, `staging`, `log`"},
 		{"tools", "none", "declared tools; `eda-sidecar tools schema` prints their JSON Schema"},
-		{"listen", "`127.0.0.1:8080`", "loopback address and port of a server's MCP endpoint; `--listen` wins"},
+		{"listen", "`127.0.0.1:8080`", "address and port of a server's MCP endpoint; `--listen` wins. One that is not loopback needs `auth: token`, `allowed_hosts`, and TLS, here or upstream"},
 		{"metrics_listen", "`127.0.0.1:9090`", "address and port of a server's metrics and probes; with `--stdio` none unless set; `--metrics-listen` wins"},
 		{"auth", "`token`", "`token`: clients of a server need the token in `<state_dir>/token`; `local`: whoever reaches its port may call, so neither in a pod nor with `allow_script`; `--auth` wins"},
+		{"tokens", "none", "absolute path of a list of tokens instead of that one, outside of the workspace: [server.md](server.md#tokens)"},
+		{"allowed_hosts", "the loopback names", "values of the Host header that are answered, such as `eda.example.com` or `eda.example.com:8443`"},
+		{"allowed_origins", "allowed loopback hosts", "values of the Origin header that are answered, such as `https://eda.example.com`"},
+		{"tls_cert", "none", "absolute path of the certificate chain of MCP, PEM, with `tls_key`; read once; `--tls-cert` wins"},
+		{"tls_key", "none", "absolute path of its key, where no tool can read; `--tls-key` wins"},
+		{"tls_terminated_upstream", "`false`", "`true`: a proxy in front speaks TLS, and nobody else reaches the port"},
+		{"rate_limit", "`100`", "requests a second of one principal, over HTTP; three times as many at once"},
 		{"drain_timeout", "`60s`", "how long running jobs may go on once a server drains, before they are cancelled"},
 	}
 }
@@ -196,19 +216,13 @@ func LoadConfig(flags Flags) (Config, error) {
 		}
 	}
 	c.DrainTimeout = v.duration("drain_timeout", f.DrainTimeout, time.Minute)
-	c.Auth = v.oneOf("auth", cmp.Or(flags.Auth, f.Auth), "token", "local")
-	if c.Auth == "local" && c.AllowScript {
-		v.bad("auth", "local with allow_script: whoever reaches the port could hand over code")
-	}
-	if c.Auth == "local" && slices.ContainsFunc(flags.Environ, func(pair string) bool { return strings.HasPrefix(pair, inPod) }) {
-		v.bad("auth", "local in a pod, where every container, and so every tool, reaches the port")
-	}
-	c.Listen = v.address("listen", cmp.Or(flags.Listen, f.Listen, "127.0.0.1:8080"), true)
-	c.MetricsListen = v.address("metrics_listen", cmp.Or(flags.MetricsListen, f.MetricsListen), false)
+	c.Listen = v.address("listen", cmp.Or(flags.Listen, f.Listen, "127.0.0.1:8080"))
+	c.MetricsListen = v.address("metrics_listen", cmp.Or(flags.MetricsListen, f.MetricsListen))
 	if c.Listen == c.MetricsListen && !strings.HasSuffix(c.Listen, ":0") {
 		v.bad("metrics_listen", "%q is the address of MCP, too", c.Listen)
 	}
 	v.places(&c, flags, f.StateDir)
+	v.front(&c, flags, f)
 	v.catalog(&c, f.Tools, f.ToolLimits)
 	if err := errors.Join(errs...); err != nil {
 		return Config{}, err
@@ -324,23 +338,84 @@ func (v *validator) absolute(key, path string) {
 	}
 }
 
-// address checks host:port. One that takes calls must be on loopback: there is no TLS.
-func (v *validator) address(key, address string, calls bool) string {
+// address checks host:port.
+func (v *validator) address(key, address string) string {
 	if address == "" {
 		return ""
 	}
-	host, port, err := net.SplitHostPort(address)
+	_, port, err := net.SplitHostPort(address)
 	if n, portErr := strconv.ParseUint(port, 10, 16); err == nil && (portErr != nil || n == 0 && port != "0") {
 		err = fmt.Errorf("port %q", port)
 	}
-	ip := net.ParseIP(host)
-	switch {
-	case err != nil:
+	if err != nil {
 		v.bad(key, "%q is not host:port, such as 127.0.0.1:8080 (%v)", address, err)
-	case calls && host != "localhost" && (ip == nil || !ip.IsLoopback()):
-		v.bad(key, "%q is not a loopback address: calls and tokens would cross the network in the clear", address)
 	}
 	return address
+}
+
+// loopback reports whether only this machine reaches host:port.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err != nil || host == "localhost" || net.ParseIP(host).IsLoopback() // what is no address is said elsewhere
+}
+
+// front decides who is served, and how. What would be open to more than those is refused.
+func (v *validator) front(c *Config, flags Flags, f file) {
+	c.Auth = v.oneOf("auth", cmp.Or(flags.Auth, f.Auth), "token", "local")
+	c.AllowedHosts, c.AllowedOrigins, c.RateLimit = f.AllowedHosts, f.AllowedOrigins, 100
+	c.TLSCert, c.TLSKey = v.secret("tls_cert", flags.TLSCert, f.TLSCert, ""), v.secret("tls_key", flags.TLSKey, f.TLSKey, c.Workspace)
+	c.Tokens = v.secret("tokens", "", f.Tokens, c.Workspace)
+	local, open := c.Auth == "local", !loopback(c.Listen)
+	pod := slices.ContainsFunc(flags.Environ, func(pair string) bool { return strings.HasPrefix(pair, inPod) })
+	for _, r := range []struct {
+		refused  bool
+		key, why string
+	}{
+		{local && c.AllowScript, "auth", "local with allow_script: whoever reaches the port could hand over code"},
+		{local && pod, "auth", "local in a pod, where every container, and so every tool, reaches the port"},
+		{local && open, "auth", "local with a listen that is not loopback: whoever reaches the port could call"},
+		{local && c.Tokens != "", "auth", "local with tokens, which nobody would be asked for"},
+		{open && c.TLSCert == "" && !f.TLSUpstream, "listen", "not a loopback address, and neither tls_cert and tls_key nor tls_terminated_upstream: calls and tokens would cross the network in the clear"},
+		{open && len(c.AllowedHosts) == 0, "allowed_hosts", "listen is not a loopback address: name the hosts by which clients call it"},
+		{c.TLSCert == "" && c.TLSKey != "", "tls_cert", "tls_key needs it"},
+		{c.TLSCert != "" && c.TLSKey == "", "tls_key", "tls_cert needs it"},
+	} {
+		if r.refused {
+			v.bad(r.key, "%s", r.why)
+		}
+	}
+	for i, host := range c.AllowedHosts {
+		if u, err := url.Parse("http://" + host); err != nil || u.Host != host || u.Hostname() == "" {
+			v.bad(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host, such as eda.example.com or eda.example.com:8443", host)
+		}
+	}
+	for i, origin := range c.AllowedOrigins {
+		if u, err := url.Parse(origin); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Scheme+"://"+u.Host != origin {
+			v.bad(fmt.Sprintf("allowed_origins[%d]", i), "%q is not an origin, such as https://eda.example.com", origin)
+		}
+	}
+	if f.RateLimit != nil {
+		if c.RateLimit = *f.RateLimit; c.RateLimit < 1 {
+			v.bad("rate_limit", "%d is below one", c.RateLimit)
+		}
+	}
+}
+
+// secret is the absolute path of a file, by a flag or by the file; not in the workspace, where calls write and tools read.
+func (v *validator) secret(key, flag, path, workspace string) string {
+	if flag != "" {
+		abs, err := filepath.Abs(flag)
+		if err != nil {
+			v.bad(key, "%v", err)
+		}
+		path = abs
+	} else if path != "" {
+		v.absolute(key, path)
+	}
+	if path != "" && workspace != "" && within(resolve(path), workspace) {
+		v.bad(key, "%q lies in the workspace, where calls write and tools read: name a place outside", path)
+	}
+	return path
 }
 
 // places decides workspace and state directory. The workspace must be there; the state directory is made.

@@ -51,9 +51,16 @@ backup_retention: 1h
 audit_retention: 48h
 min_free_bytes: 1GiB
 min_free_inodes: 7
-listen: 127.0.0.1:7000
+listen: 0.0.0.0:7000
 metrics_listen: 0.0.0.0:7001
 auth: token
+tokens: /etc/eda/tokens.yaml
+allowed_hosts: [eda.example.com, "eda.example.com:8443", "[2001:db8::1]:7000"]
+allowed_origins: [https://eda.example.com]
+tls_cert: /etc/eda/cert.pem
+tls_key: /run/eda/key.pem
+tls_terminated_upstream: false
+rate_limit: 7
 drain_timeout: 3s
 tool_limits:
   yosys_synth: {wall: 1m, memory: 1GiB, pids: 9, staging: 2MiB, log: 64KiB}
@@ -74,9 +81,13 @@ func TestConfig(t *testing.T) {
 		!slices.Equal(c.Readable, []string{"/opt/pdk"}) || !c.AllowScript || !slices.Equal(c.PassEnv, []string{"LM_LICENSE_FILE=27000@host"}) ||
 		c.QueueTimeout != 5*time.Second || c.KillTimeout != 20*time.Second || c.Grace != 500*time.Millisecond || c.BackupRetention != time.Hour ||
 		c.AuditRetention != 48*time.Hour || c.MinFreeBytes != 1<<30 || c.MinFreeInodes != 7 ||
-		c.Listen != "127.0.0.1:7000" || c.MetricsListen != "0.0.0.0:7001" || c.Auth != "token" || c.DrainTimeout != 3*time.Second ||
+		c.Listen != "0.0.0.0:7000" || c.Tokens != "/etc/eda/tokens.yaml" || len(c.AllowedHosts) != 3 || len(c.AllowedOrigins) != 1 ||
+		c.TLSCert != "/etc/eda/cert.pem" || c.TLSKey != "/run/eda/key.pem" || c.RateLimit != 7 || c.MetricsListen != "0.0.0.0:7001" || c.Auth != "token" || c.DrainTimeout != 3*time.Second ||
 		l.Wall != time.Minute || l.MemoryBytes != 1<<30 || l.Pids != 9 || l.StagingBytes != 2<<20 || l.LogBytes != 64<<10 {
 		t.Errorf("everything: %+v", c)
+	}
+	if _, err = load(t, "listen: ':8080'\nallowed_hosts: [eda]\ntls_terminated_upstream: true", nil); err != nil {
+		t.Errorf("behind a proxy: %v", err)
 	}
 	if c, err = load(t, "min_free_inodes: 0", nil); err != nil || c.MinFreeInodes != 0 {
 		t.Errorf("no minimum of inodes: %d, %v", c.MinFreeInodes, err)
@@ -142,6 +153,22 @@ func TestConfigRefuses(t *testing.T) {
 		{name: "local_script", text: "auth: local\nallow_script: true", want: []string{"auth: local with allow_script"}},
 		{name: "local_script_flag", text: "allow_script: true", change: func(f *Flags) { f.Auth = "local" }, want: []string{"auth: local with allow_script"}},
 		{name: "local_in_a_pod", change: func(f *Flags) { f.Auth = "local"; f.Environ = []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"} }, want: []string{"auth: local in a pod"}},
+		{name: "open", text: "listen: ':8080'", want: []string{"listen: not a loopback address", "allowed_hosts: "}},
+		{name: "open_host", text: "listen: localhost.:8080\nallowed_hosts: [eda]", want: []string{"listen: not a loopback address"}},
+		{name: "open_tls", text: "listen: '[::]:8080'\ntls_cert: /x\ntls_key: /y", want: []string{"allowed_hosts: "}},
+		{name: "open_local", text: "listen: 10.0.0.1:8080\nauth: local\nallowed_hosts: [eda]\ntls_terminated_upstream: true", want: []string{"auth: local with a listen that is not loopback"}},
+		{name: "local_tokens", text: "auth: local\ntokens: /x", want: []string{"auth: local with tokens"}},
+		{name: "half_a_pair", text: "tls_cert: /x", want: []string{"tls_key: "}},
+		{name: "other_half", text: "tls_key: /x", want: []string{"tls_cert: "}},
+		{name: "key_in_workspace", text: "tls_cert: /x", change: func(f *Flags) { f.TLSKey = f.Workspace + "/x/key" }, want: []string{"tls_key: "}},
+		{name: "relative", text: "tokens: x\ntls_cert: y\ntls_key: z", want: []string{"tokens: ", "tls_cert: ", "tls_key: "}},
+		{
+			name: "hosts", text: "allowed_hosts: ['', 'http://a', a/b, ':1', 'u@a']\nallowed_origins: ['null', 'a', 'ftp://a', 'https://a/', 'https://u@a']\nrate_limit: 0",
+			want: []string{
+				"allowed_hosts[0]", "allowed_hosts[1]", "allowed_hosts[2]", "allowed_hosts[3]", "allowed_hosts[4]",
+				"allowed_origins[0]", "allowed_origins[1]", "allowed_origins[2]", "allowed_origins[3]", "allowed_origins[4]", "rate_limit",
+			},
+		},
 		{name: "limits", text: "limits: some", want: []string{"limits"}},
 		{
 			name: "durations", text: "queue_timeout: 5\nkill_timeout: -1s\ngrace: soon\nbackup_retention: 0s\naudit_retention: 1y",

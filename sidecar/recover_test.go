@@ -696,11 +696,11 @@ func TestSessionsAcrossStarts(t *testing.T) {
 	ok(t, err)
 	kept, err := e.Runner.OpenSession(t.Context(), me, "kept")
 	ok(t, err)
-	ok(t, e.Runner.CloseSession(t.Context(), me, gone.ID))
+	ok(t, e.Runner.CloseSession(t.Context(), job.Who{Name: me}, gone.ID))
 	e.close()
 	e = w.open()
 	var failed *job.Error
-	if _, err := e.Runner.Session(t.Context(), me, gone.ID); !errors.As(err, &failed) || failed.Code != job.SessionDestroyed {
+	if _, err := e.Runner.Session(t.Context(), job.Who{Name: me}, gone.ID); !errors.As(err, &failed) || failed.Code != job.SessionDestroyed {
 		t.Errorf("the destroyed session: %v", err)
 	}
 	for name, id := range map[string]string{"gone": gone.ID, "kept": kept.ID} {

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ type service struct {
 	o        ServeOptions
 	seam     seams
 	metrics  *metrics.Sink
+	tokens   *tokenList // nil: the token of the state directory
 	opened   atomic.Pointer[opened]
 	draining atomic.Bool
 }
@@ -67,9 +69,18 @@ func newService(cfg Config, o ServeOptions, seam seams) *service {
 func (s *service) serve(ctx context.Context) error {
 	var front net.Listener
 	if s.o.In == nil { // before the workspace is opened: a port that is taken is no reason to recover
-		var err error
-		if front, err = listen("listen", s.cfg.Listen, maxClients); err != nil {
+		secured, err := s.pair()
+		if err == nil {
+			s.tokens, err = s.list()
+		}
+		if err == nil {
+			front, err = listen("listen", s.cfg.Listen, maxClients)
+		}
+		if err != nil {
 			return err
+		}
+		if secured != nil {
+			front = tls.NewListener(front, secured)
 		}
 		defer func() { _ = front.Close() }() // closed by its server
 	}
@@ -82,7 +93,7 @@ func (s *service) serve(ctx context.Context) error {
 		defer end()
 		s.o.Log.Info("metrics and probes on http://" + address(side))
 	}
-	s.seam.serving = address(front)
+	s.seam.serving = s.url(front)
 	engine, err := open(ctx, s.cfg, s.seam)
 	if err != nil {
 		return err
@@ -143,6 +154,17 @@ func address(l net.Listener) string {
 	return l.Addr().String()
 }
 
+// url is where a client finds what listens; empty for none.
+func (s *service) url(l net.Listener) string {
+	switch {
+	case l == nil:
+		return ""
+	case s.cfg.TLSCert != "":
+		return "https://" + address(l)
+	}
+	return "http://" + address(l)
+}
+
 // background serves HTTP beside what follows. It returns what ends it.
 func (s *service) background(l net.Listener, h http.Handler) (end func()) {
 	server := &http.Server{
@@ -176,7 +198,8 @@ func (s *service) run(ctx context.Context, engine *Sidecar, front net.Listener) 
 	}
 	o.server, err = server.New(server.Options{
 		Registry: o.registry, Runner: engine.Runner, Catalog: s.cfg.Catalog, Ledger: engine.Ledger.Reader, Version: s.o.Version,
-		Listen: address(front), Auth: auth, Notify: s.notify,
+		Listen: address(front), AllowedHosts: s.cfg.AllowedHosts, AllowedOrigins: s.cfg.AllowedOrigins, Auth: auth,
+		Limits: server.Limits{Rate: int(s.cfg.RateLimit)}, Notify: s.notify,
 	})
 	if err != nil {
 		return fail(job.Internal, "make the server", err)
@@ -198,7 +221,7 @@ func (s *service) run(ctx context.Context, engine *Sidecar, front net.Listener) 
 		return errors.Join(err, s.stop(o, 0))
 	}
 	defer s.background(front, o.server.Handler())()
-	s.o.Log.Info("serving on http://" + address(front) + "/mcp")
+	s.o.Log.Info("serving on " + s.url(front) + "/mcp")
 	<-ctx.Done()
 	s.o.Log.Info("draining", "error", context.Cause(ctx).Error())
 	s.drain(o)

@@ -51,7 +51,7 @@ type seams struct {
 	fs      durable.FS
 	sinks   []func(audit.Event) // see every durable event, recovery's too
 	metrics job.Metrics
-	serving string // address of the server, for those who find the workspace owned
+	serving string // URL of the server, for those who find the workspace owned
 
 	// of tests alone
 	fault    func(point string) error    // of the ledger
@@ -128,8 +128,12 @@ func open(ctx context.Context, cfg Config, seam seams) (_ *Sidecar, err error) {
 	if seam.groups != nil {
 		groups = seam.groups(groups)
 	}
+	hidden := []string{cfg.StateDir}
+	if cfg.TLSKey != "" {
+		hidden = append(hidden, cfg.TLSKey)
+	}
 	s.Runner = job.NewRunner(s.files, cfg.Workspace, s.Ledger, groups, s.table, job.Options{
-		Path: cfg.Path, Readable: cfg.Readable, Hidden: []string{cfg.StateDir}, PassEnv: cfg.PassEnv, BootID: s.bootID,
+		Path: cfg.Path, Readable: cfg.Readable, Hidden: hidden, PassEnv: cfg.PassEnv, BootID: s.bootID,
 		ToolUID: uid, ToolGID: gid, Limits: cfg.ToolLimits, QueueTimeout: cfg.QueueTimeout, KillTimeout: cfg.KillTimeout, Grace: cfg.Grace,
 		Metrics: seam.metrics,
 	})
@@ -356,7 +360,7 @@ func ownerError(err error) error {
 	if errors.As(err, &owned) {
 		hint := "it is in use: wait for it to end"
 		if at := owned.Owner.Serving; at != "" {
-			hint = fmt.Sprintf("it is served: use 'eda-sidecar call --server http://%s', or drain and stop the server", at)
+			hint = fmt.Sprintf("it is served: use 'eda-sidecar call --server %s', or drain and stop the server", at)
 		}
 		return &job.Error{Code: job.Busy, Op: "own the workspace", Err: err, Hint: hint}
 	}

@@ -28,11 +28,14 @@ func capabilities(cfg Config) []server.Capability {
 	return all
 }
 
-// authenticator knows the one caller of this server: everybody who can reach it (auth local), or who has the token of the
-// state directory, which is made if there is none.
+// authenticator knows the callers of this server: everybody who can reach it (auth local), who has a token of the list, or,
+// without a list, who has the token of the state directory, which is made if there is none.
 func (s *service) authenticator() (server.Authenticator, error) {
 	if s.cfg.Auth == "local" {
 		return server.Local(capabilities(s.cfg)...), nil
+	}
+	if s.tokens != nil {
+		return s.tokens.authenticate, nil
 	}
 	token, err := Token(s.cfg, true)
 	if err != nil {

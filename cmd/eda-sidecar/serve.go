@@ -20,13 +20,14 @@ import (
 func newServe() *cobra.Command {
 	var stdio bool
 	c := &cobra.Command{
-		Use:   "serve [--listen HOST:PORT] [--metrics-listen HOST:PORT] [--auth token|local] | --stdio",
+		Use:   "serve [--listen HOST:PORT] [--metrics-listen HOST:PORT] [--auth token|local] [--tls-cert FILE --tls-key FILE] | --stdio",
 		Short: "Serve MCP clients",
 		Long: `Recovers the workspace, then serves MCP over streamable HTTP at /mcp, or with --stdio one client on standard input and
 output. Metrics, /livez, /startupz and /readyz are on a listener of their own. Logs are JSON lines on stderr.
 
-Clients send the token of <state-dir>/token, which is made at the first start, as 'Authorization: Bearer TOKEN'. With
---auth local whoever reaches the port may call: for one's own machine, not in a pod, and without allow_script.
+Clients send a token as 'Authorization: Bearer TOKEN': one of the configured list, else the one of <state-dir>/token, which
+is made at the first start. With --auth local whoever reaches the port may call: for one's own machine, not in a pod, and
+without allow_script. To listen on other than loopback takes TLS, tokens and allowed_hosts.
 
 SIGTERM, SIGINT: new calls are refused, running jobs may go on for drain_timeout, then they are cancelled, proven dead
 and rolled back. With --stdio the end of input cancels everything at once.`,
@@ -34,9 +35,11 @@ and rolled back. With --stdio the end of input cancels everything at once.`,
 		Args:    cobra.NoArgs,
 	}
 	flags := workspaceFlags(c)
-	c.Flags().StringVar(&flags.Listen, "listen", "", "loopback address and port of MCP (default 127.0.0.1:8080)")
+	c.Flags().StringVar(&flags.Listen, "listen", "", "address and port of MCP (default 127.0.0.1:8080)")
 	c.Flags().StringVar(&flags.MetricsListen, "metrics-listen", "", "address and port of metrics and probes (default 127.0.0.1:9090, with --stdio none)")
 	c.Flags().StringVar(&flags.Auth, "auth", "", "token, or local: no token (default token)")
+	c.Flags().StringVar(&flags.TLSCert, "tls-cert", "", "certificate chain of MCP, PEM")
+	c.Flags().StringVar(&flags.TLSKey, "tls-key", "", "its key, where no tool can read")
 	c.Flags().BoolVar(&stdio, "stdio", false, "serve one client on standard input and output")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if stdio && flags.Listen != "" {

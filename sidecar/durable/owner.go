@@ -22,7 +22,7 @@ type Owner struct {
 	Epoch       int64  `json:"epoch"`    // of the ledger; an older ledger was restored
 	BootID      string `json:"boot_id"`
 	Groups      string `json:"groups,omitempty"`  // absolute cgroup directory of the last recovered opening's groups
-	Serving     string `json:"serving,omitempty"` // address of a server, as host:port
+	Serving     string `json:"serving,omitempty"` // URL of a server, without a path
 }
 
 // Lock is the held owner lock. The kernel frees it when the process ends, however it ends.

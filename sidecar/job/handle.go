@@ -53,6 +53,14 @@ func (h *Handle) Result() Result {
 // Cancel ends the job without a commit. False: its outcome was decided before.
 func (h *Handle) Cancel() bool { return h.c.cell.Abort(outcome.Cancelled) }
 
+// CancelBy is Cancel by a principal, whom the events name if it is not the job's own.
+func (h *Handle) CancelBy(principal string) bool {
+	if principal != h.c.req.Principal {
+		h.c.by.CompareAndSwap(nil, &principal)
+	}
+	return h.Cancel()
+}
+
 // Detach hands the job over: it outlives the call from now on. False: the caller had abandoned it.
 func (h *Handle) Detach() bool { return h.caller.Detach() }
 

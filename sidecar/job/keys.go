@@ -99,7 +99,7 @@ func (r *Registry) repeatLocked(req Request) (*Handle, error) {
 
 // recalled is the answer to the job of h, as its events have it.
 func (r *Registry) recalled(h *Handle) Result {
-	res, err := r.Recall(context.Background(), h.c.req.Principal, h.c.id)
+	res, err := r.Recall(context.Background(), Who{Name: h.c.req.Principal}, h.c.id)
 	if err != nil {
 		return Failed(h.c.req.Tool.Name, err)
 	}

@@ -29,7 +29,7 @@ func TestKeys(t *testing.T) {
 	req := r.in("one", "while [ ! -s go ]; do :; done; echo new > {a}", "a=a")
 	req.Key = Key{"key", "args"}
 	first, second := reg.Start(req), reg.Start(req)
-	if first.ID() != second.ID() || len(reg.List(me)) != 1 {
+	if first.ID() != second.ID() || len(reg.List(Who{Name: me})) != 1 {
 		t.Fatal("two jobs of one key")
 	}
 	other := req

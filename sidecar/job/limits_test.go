@@ -198,7 +198,7 @@ func TestDenied(t *testing.T) {
 		{name: "destroyed", call: func(r *rig) Request {
 			row, err := r.OpenSession(context.Background(), me, "work")
 			ok(r.t, err)
-			ok(r.t, r.CloseSession(context.Background(), me, row.ID))
+			ok(r.t, r.CloseSession(context.Background(), Who{Name: me}, row.ID))
 			req := r.sh("true # {a}", "a=a")
 			req.Session = row.ID
 			return req

@@ -69,5 +69,21 @@ type Request struct {
 	Refused   error                   // if set, the caller has refused the call: it is recorded and answered, and does nothing
 }
 
+// Who asks for jobs and sessions: for its own, or for everybody's.
+type Who struct {
+	Name string // of the principal
+	All  bool   // may ask for, and end, what is anybody's
+}
+
+func (w Who) sees(owner string) bool { return w.All || w.Name == owner }
+
+// query is who's part of a question to the ledger, where no name means everybody.
+func (w Who) query() string {
+	if w.All {
+		return ""
+	}
+	return w.Name
+}
+
 // DefaultSession names the caller's own default session.
 const DefaultSession = "default"

@@ -12,12 +12,12 @@ import (
 	"github.com/eda-sidecar/eda-sidecar/sidecar/txn"
 )
 
-// Recall rebuilds the answer to a principal's job from its durable events: of a job that the registry has forgotten, or
+// Recall rebuilds the answer to a job from its durable events: of a job that the registry has forgotten, or
 // that an earlier process ran. Log, diagnostics and data are gone. An error with INVALID_ARGUMENT: there is no such job of
 // this principal, or none that has ended.
-func (r *Registry) Recall(ctx context.Context, principal, id string) (Result, error) {
+func (r *Registry) Recall(ctx context.Context, who Who, id string) (Result, error) {
 	res := Result{Job: id, Recalled: true, Outputs: []Published{}, Undeclared: []string{}, Diagnostics: []adapters.Diagnostic{}}
-	err := r.runner.ledger.Events(ctx, ledger.Query{Job: id, Principal: principal}, func(rec ledger.Record) error {
+	err := r.runner.ledger.Events(ctx, ledger.Query{Job: id, Principal: who.query()}, func(rec ledger.Record) error {
 		e, err := audit.Decode(rec.Body)
 		if err == nil {
 			res.replay(e.Event)

@@ -138,23 +138,23 @@ func (r *Registry) end(h *Handle) {
 	})
 }
 
-// Find returns the principal's job of this id that runs or has ended lately, or nil.
-func (r *Registry) Find(principal, id string) *Handle {
+// Find returns the job of this id that runs or has ended lately, or nil.
+func (r *Registry) Find(who Who, id string) *Handle {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if h := r.jobs[id]; h != nil && h.c.req.Principal == principal {
+	if h := r.jobs[id]; h != nil && who.sees(h.c.req.Principal) {
 		return h
 	}
 	return nil
 }
 
-// List returns the jobs of a principal that run or have ended lately, the newest first.
-func (r *Registry) List(principal string) []*Handle {
+// List returns the jobs that run or have ended lately, the newest first.
+func (r *Registry) List(who Who) []*Handle {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []*Handle
 	for _, h := range r.jobs {
-		if h.c.req.Principal == principal {
+		if who.sees(h.c.req.Principal) {
 			all = append(all, h)
 		}
 	}
@@ -209,12 +209,12 @@ func (r *Registry) OpenSession(ctx context.Context, principal, name string) (led
 
 // CloseSession is Runner.CloseSession while the registry is not drained. force cancels the job that holds the session;
 // without it the close waits for that job's end.
-func (r *Registry) CloseSession(ctx context.Context, principal, id string, force bool) error {
+func (r *Registry) CloseSession(ctx context.Context, who Who, id string, force bool) error {
 	if !r.gate.Enter() {
 		return failf(ShuttingDown, "the engine is stopping")
 	}
 	defer r.gate.Leave()
-	row, err := r.runner.Session(ctx, principal, id)
+	row, err := r.runner.Session(ctx, who, id)
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (r *Registry) CloseSession(ctx context.Context, principal, id string, force
 	if force {
 		cancels.Go(func() { r.cancelHolders(SessionKey(row), closed) })
 	}
-	return r.runner.CloseSession(ctx, principal, id)
+	return r.runner.CloseSession(ctx, who, id)
 }
 
 // cancelHolders cancels whoever holds the key until closed: the one in front, and one that was granted just before the

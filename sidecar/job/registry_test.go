@@ -93,7 +93,7 @@ func TestQueuedBehind(t *testing.T) {
 	if s := last.Status(); !strings.HasPrefix(s.Message, "queued behind a job of somebody else (run, ") || !strings.HasSuffix(s.Message, ", 1 ahead") {
 		t.Errorf("got %+v", s)
 	}
-	if reg.Find("somebody", first.ID()) != nil || reg.Find(me, first.ID()) != first || len(reg.List(me)) != 2 || reg.List(me)[0] != second {
+	if reg.Find(Who{Name: "somebody"}, first.ID()) != nil || reg.Find(Who{Name: me}, first.ID()) != first || len(reg.List(Who{Name: me})) != 2 || reg.List(Who{Name: me})[0] != second {
 		t.Error("a principal sees other than its own jobs")
 	}
 	if !first.Cancel() || first.Cancel() {
@@ -207,13 +207,13 @@ func TestCloseByForce(t *testing.T) {
 	until(t, "the second waits", func() bool { return reg.Counts().Queued == 1 })
 	patient, cancel := context.WithCancel(t.Context())
 	waits := make(chan error, 1)
-	go func() { waits <- reg.CloseSession(patient, me, req.Session, false) }()
+	go func() { waits <- reg.CloseSession(patient, Who{Name: me}, req.Session, false) }()
 	until(t, "the close waits", func() bool { return r.table.Queued() == 2 })
 	cancel()
 	if err := <-waits; err == nil || first.Ended() {
 		t.Fatalf("a close without force: %v", err)
 	}
-	ok(t, reg.CloseSession(t.Context(), me, req.Session, true))
+	ok(t, reg.CloseSession(t.Context(), Who{Name: me}, req.Session, true))
 	if res := first.Result(); res.Code != CodeCancelled || !res.RolledBack {
 		t.Errorf("the running one: %s (%s)", res.Code, res.Message)
 	}
@@ -268,15 +268,15 @@ func TestForgets(t *testing.T) {
 		h.Result()
 		all = append(all, h)
 	}
-	until(t, "the last one ends", func() bool { return len(reg.List(me)) == 2 })
-	if reg.Find(me, all[0].ID()) != nil || reg.Find(me, all[3].ID()) == nil {
+	until(t, "the last one ends", func() bool { return len(reg.List(Who{Name: me})) == 2 })
+	if reg.Find(Who{Name: me}, all[0].ID()) != nil || reg.Find(Who{Name: me}, all[3].ID()) == nil {
 		t.Error("the wrong ones were forgotten")
 	}
 	tight := NewRegistry(r.Runner, RegistryOptions{MaxBytes: 3000})
 	for range 4 {
 		tight.Start(r.sh("head -c 1000 /dev/zero | tr '\\0' x")).Result()
 	}
-	until(t, "the last one ends", func() bool { return len(tight.List(me)) == 1 })
+	until(t, "the last one ends", func() bool { return len(tight.List(Who{Name: me})) == 1 })
 }
 
 // TestRecall rebuilds answers of forgotten jobs from their events: the same but for what no event holds.
@@ -291,7 +291,7 @@ func TestRecall(t *testing.T) {
 	} {
 		got := reg.Start(req).Result()
 		r.settled()
-		want, err := reg.Recall(t.Context(), me, got.Job)
+		want, err := reg.Recall(t.Context(), Who{Name: me}, got.Job)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -305,11 +305,11 @@ func TestRecall(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s: recalled, answered: %s", name, d)
 		}
-		if _, err := reg.Recall(t.Context(), "somebody", got.Job); err == nil {
+		if _, err := reg.Recall(t.Context(), Who{Name: "somebody"}, got.Job); err == nil {
 			t.Errorf("%s: told somebody else", name)
 		}
 	}
-	if _, err := reg.Recall(t.Context(), me, "none"); err == nil || asError(err).Code != InvalidArgument {
+	if _, err := reg.Recall(t.Context(), Who{Name: me}, "none"); err == nil || asError(err).Code != InvalidArgument {
 		t.Errorf("a job that is none: %v", err)
 	}
 }
@@ -372,7 +372,7 @@ func TestDestroyRacesEverything(t *testing.T) {
 		force := round%2 == 0
 		errs := make(chan error, 2)
 		for range 2 {
-			all.Go(func() { errs <- reg.CloseSession(t.Context(), me, req.Session, force) })
+			all.Go(func() { errs <- reg.CloseSession(t.Context(), Who{Name: me}, req.Session, force) })
 		}
 		all.Wait()
 		closed := 0

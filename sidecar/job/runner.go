@@ -83,8 +83,9 @@ type call struct {
 	mutates bool
 	asked   time.Time
 	cell    outcome.Cell
-	at      atomic.Pointer[at] // what others may see of it
-	stop    []func()           // run at the end, last first
+	at      atomic.Pointer[at]     // what others may see of it
+	by      atomic.Pointer[string] // who else cancelled it
+	stop    []func()               // run at the end, last first
 	res     Result
 	times   Times
 
@@ -464,7 +465,11 @@ func (c *call) aborted() error {
 			return fail(OutputLimit, "", *over)
 		}
 		return failf(OutputLimit, "the tool wrote more than its limit")
-	case outcome.Cancelled, outcome.None:
+	case outcome.Cancelled:
+		if by := c.by.Load(); by != nil {
+			return failf(CodeCancelled, "%s cancelled the call", *by)
+		}
+	case outcome.None:
 	}
 	return failf(CodeCancelled, "the call was cancelled")
 }

@@ -31,7 +31,7 @@ func (c *call) session() (ledger.Session, error) {
 		id = DefaultSession
 	}
 	if id != DefaultSession {
-		return c.Runner.Session(context.Background(), c.req.Principal, id)
+		return c.Runner.Session(context.Background(), Who{Name: c.req.Principal}, id)
 	}
 	row, err := c.ledger.SessionByName(context.Background(), c.req.Principal, DefaultSession)
 	if errors.Is(err, ledger.ErrNotFound) {
@@ -40,13 +40,13 @@ func (c *call) session() (ledger.Session, error) {
 	return row, err
 }
 
-// Session returns a living session of this principal: SESSION_NOT_FOUND also for somebody else's.
-func (r *Runner) Session(ctx context.Context, principal, id string) (ledger.Session, error) {
+// Session returns a living session that who may ask for: SESSION_NOT_FOUND also for another one.
+func (r *Runner) Session(ctx context.Context, who Who, id string) (ledger.Session, error) {
 	row, err := r.ledger.Session(ctx, id)
 	switch {
 	case err != nil && !errors.Is(err, ledger.ErrNotFound):
 		return ledger.Session{}, err
-	case err != nil || row.Owner != principal:
+	case err != nil || !who.sees(row.Owner):
 		return ledger.Session{}, fail(SessionNotFound, fmt.Sprintf("use session %q", id), errors.New("there is none of this id"))
 	case !row.DestroyedAt.IsZero():
 		return ledger.Session{}, fail(SessionDestroyed, fmt.Sprintf("use session %q", id), errors.New("it was destroyed"))
@@ -66,7 +66,7 @@ func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledge
 			return row, err
 		}
 		row = ledger.Session{ID: uuid.Must(uuid.NewV7()).String(), Owner: principal, Name: name}
-		switch err := r.sessionOp(row); {
+		switch err := r.sessionOp(row, principal); {
 		case err == nil:
 			return r.ledger.Session(ctx, row.ID)
 		case !errors.Is(err, ledger.ErrStale) || try == 10: // somebody else made it at the same time, and may have closed it since
@@ -77,30 +77,34 @@ func (r *Runner) OpenSession(ctx context.Context, principal, name string) (ledge
 
 // CloseSession destroys a session for good: it waits for its running job, writes the tombstone, and then fails those
 // that wait for the session. Nobody hears SESSION_DESTROYED before it is true.
-func (r *Runner) CloseSession(ctx context.Context, principal, id string) error {
-	row, err := r.Session(ctx, principal, id)
+func (r *Runner) CloseSession(ctx context.Context, who Who, id string) error {
+	row, err := r.Session(ctx, who, id)
 	if err != nil {
 		return err
 	}
-	finish, err := r.table.Destroy(ctx.Done(), lock.Owner{Session: id, Tool: SessionTool, Principal: principal, Since: r.o.Now().UnixMilli()}, SessionKey(row))
+	finish, err := r.table.Destroy(ctx.Done(), lock.Owner{Session: id, Tool: SessionTool, Principal: who.Name, Since: r.o.Now().UnixMilli()}, SessionKey(row))
 	if err != nil {
 		return err
 	}
 	tombstoned := false
 	defer func() { finish(tombstoned) }()
-	if row, err = r.Session(ctx, principal, id); err != nil {
+	if row, err = r.Session(ctx, who, id); err != nil {
 		return err
 	}
 	row.DestroyedAt = r.o.Now()
-	err = r.sessionOp(row)
+	err = r.sessionOp(row, who.Name)
 	tombstoned = err == nil
 	return err
 }
 
-// sessionOp makes or destroys a session, with its two events.
-func (r *Runner) sessionOp(row ledger.Session) error {
+// sessionOp makes or destroys a session, with its two events, which are its owner's. They say by whom, if that is another.
+func (r *Runner) sessionOp(row ledger.Session, by string) error {
 	event := func(k audit.Kind, op string) audit.Event {
-		return audit.Event{Kind: k, Job: uuid.Must(uuid.NewV7()).String(), Session: row.ID, Tool: SessionTool, Principal: row.Owner, Data: map[string]any{"op": op}}
+		data := map[string]any{"op": op}
+		if by != row.Owner {
+			data["by"] = by
+		}
+		return audit.Event{Kind: k, Job: uuid.Must(uuid.NewV7()).String(), Session: row.ID, Tool: SessionTool, Principal: row.Owner, Data: data}
 	}
 	op := "create"
 	if !row.DestroyedAt.IsZero() {

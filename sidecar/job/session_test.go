@@ -106,12 +106,14 @@ func TestDestroyRacesQueued(t *testing.T) {
 		}
 		finish(true)
 		row.DestroyedAt = time.Now()
-		return r.sessionOp(row)
+		return r.sessionOp(row, me)
 	}
 	if len(destroyed(t, early)) == 0 {
 		t.Error("control: SESSION_DESTROYED before the tombstone was not noticed")
 	}
-	for _, f := range destroyed(t, func(r *rig, row ledger.Session) error { return r.CloseSession(context.Background(), me, row.ID) }) {
+	for _, f := range destroyed(t, func(r *rig, row ledger.Session) error {
+		return r.CloseSession(context.Background(), Who{Name: me}, row.ID)
+	}) {
 		t.Error(f)
 	}
 }
@@ -122,7 +124,7 @@ func TestDestroyWaits(t *testing.T) {
 	var row ledger.Session
 	closed := make(chan error, 1)
 	r = newRig(t, parts{groups: hooks{wait: func(ctx context.Context, p *cgroup.Process) (cgroup.Exit, error) {
-		go func() { closed <- r.CloseSession(context.Background(), me, row.ID) }()
+		go func() { closed <- r.CloseSession(context.Background(), Who{Name: me}, row.ID) }()
 		until(t, "the destroyer", func() bool { return r.table.Queued() == 1 })
 		return p.Wait(ctx)
 	}}})
@@ -148,8 +150,8 @@ func TestDestroyedForGood(t *testing.T) {
 	if again.ID != first.ID {
 		t.Errorf("one name, two sessions")
 	}
-	ok(t, r.CloseSession(t.Context(), me, first.ID))
-	if err := r.CloseSession(t.Context(), me, first.ID); asError(err).Code != SessionDestroyed {
+	ok(t, r.CloseSession(t.Context(), Who{Name: me}, first.ID))
+	if err := r.CloseSession(t.Context(), Who{Name: me}, first.ID); asError(err).Code != SessionDestroyed {
 		t.Errorf("a second destroy: %v", err)
 	}
 	second, err := r.OpenSession(t.Context(), me, "work")
@@ -158,10 +160,10 @@ func TestDestroyedForGood(t *testing.T) {
 		t.Error("a destroyed session came back")
 	}
 	one := r.must(r.sh("echo 1 > {a}", "a=a"))
-	if err := r.CloseSession(t.Context(), "somebody", one.Session); asError(err).Code != SessionNotFound {
+	if err := r.CloseSession(t.Context(), Who{Name: "somebody"}, one.Session); asError(err).Code != SessionNotFound {
 		t.Errorf("somebody else's session: %v", err)
 	}
-	ok(t, r.CloseSession(t.Context(), me, one.Session))
+	ok(t, r.CloseSession(t.Context(), Who{Name: me}, one.Session))
 	two := r.must(r.sh("echo 2 > {a}", "a=a"))
 	if two.Session == one.Session || two.SessionVersion != 1 {
 		t.Errorf("default session %+v after %+v", two, one)

@@ -240,7 +240,7 @@ func TestLateTombstone(t *testing.T) {
 	r := newRig(t, parts{fault: s.fault, o: Options{LedgerTimeout: 100 * time.Millisecond}})
 	row, err := r.OpenSession(t.Context(), me, "work")
 	ok(t, err)
-	if err := r.CloseSession(t.Context(), me, row.ID); asError(err).Code != AuditUnavailable {
+	if err := r.CloseSession(t.Context(), Who{Name: me}, row.ID); asError(err).Code != AuditUnavailable {
 		t.Errorf("got %v", err)
 	}
 	close(s.open)

@@ -27,7 +27,7 @@ func TestCommit(t *testing.T) {
 		t.Errorf("targets: got %q, want %q", got, want)
 	}
 	r.order(res.Job, committedOrder)
-	row, err := r.Session(t.Context(), me, res.Session)
+	row, err := r.Session(t.Context(), Who{Name: me}, res.Session)
 	ok(t, err)
 	if row.Generation != 1 || res.SessionVersion != 1 || row.Job != res.Job {
 		t.Errorf("session %+v after a first commit; result says version %d", row, res.SessionVersion)
@@ -73,7 +73,7 @@ func TestState(t *testing.T) {
 			t.Errorf("the tool read %q, want %q", got, c.want)
 		}
 	}
-	row, err = r.Session(t.Context(), me, row.ID)
+	row, err = r.Session(t.Context(), Who{Name: me}, row.ID)
 	ok(t, err)
 	if row.Generation != 3 || len(row.State.Vars) != 1 { // made, and two commits
 		t.Errorf("session after one failure: %+v", row)

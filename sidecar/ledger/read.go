@@ -133,10 +133,11 @@ func (r *Reader) SessionByName(ctx context.Context, owner, name string) (Session
 	return only(query(ctx, r.db, scanSession, sqlSessions+"owner = ? AND name = ? AND name <> '' AND destroyed_at IS NULL", owner, name))
 }
 
-// Sessions returns at most limit, and at most 500, of an owner's sessions that are not destroyed, by id, behind after.
+// Sessions returns at most limit, and at most 500, of an owner's sessions that are not destroyed, by id, behind after;
+// without an owner everybody's.
 func (r *Reader) Sessions(ctx context.Context, owner, after string, limit int) ([]Session, error) {
-	return query(ctx, r.db, scanSession, sqlSessions+"owner = ? AND destroyed_at IS NULL AND id > ? ORDER BY id LIMIT ?",
-		owner, after, min(limit, pageSize))
+	return query(ctx, r.db, scanSession, sqlSessions+"(owner = ? OR ? = '') AND destroyed_at IS NULL AND id > ? ORDER BY id LIMIT ?",
+		owner, owner, after, min(limit, pageSize))
 }
 
 // Head returns the number and hash of the newest event; the zero value: none.

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
 )
 
 // Capability is one thing that a principal may do. None implies another.
@@ -23,7 +26,7 @@ const (
 	Read   Capability = "read"   // calls that change nothing, and what they tell
 	Mutate Capability = "mutate" // calls that publish outputs or change session state
 	Script Capability = "script" // hand over code: tools and parameters of trust script
-	Admin  Capability = "admin"  // everybody's audit events
+	Admin  Capability = "admin"  // what the others allow also with everybody's sessions, jobs and audit events
 )
 
 // Principal is who calls: the owner of the sessions and jobs that the calls make. It holds no token.
@@ -31,6 +34,9 @@ type Principal struct {
 	Name         string
 	Capabilities []Capability
 }
+
+// asks says whose jobs and sessions the principal may ask for.
+func (p Principal) asks() job.Who { return job.Who{Name: p.Name, All: p.May(Admin)} }
 
 // May reports whether the principal has the capability.
 func (p Principal) May(c Capability) bool { return slices.Contains(p.Capabilities, c) }
@@ -63,8 +69,12 @@ var (
 	errBadToken = errors.New("the bearer token is not valid")
 )
 
+// plainName is what a principal may be called.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
+
 // Tokens authenticates by bearer tokens. It returns all mistakes of the list: empty, a digest that is none or is there
-// twice, no name, a capability that does not exist, or nothing but expired tokens.
+// twice, no plain name, a capability that does not exist, or nothing but expired tokens. They say nothing
+// of what is there: a token may be in the wrong place.
 func Tokens(list []Token) (Authenticator, error) {
 	digests := make([][]byte, len(list))
 	seen, alive := map[string]bool{}, false
@@ -76,12 +86,12 @@ func Tokens(list []Token) (Authenticator, error) {
 			errs = append(errs, fmt.Errorf("token %d: sha256 is not 64 hex digits", i))
 		case seen[string(digest)]:
 			errs = append(errs, fmt.Errorf("token %d: it is there twice", i))
-		case t.Name == "":
-			errs = append(errs, fmt.Errorf("token %d: the name is empty", i))
+		case !plainName.MatchString(t.Name):
+			errs = append(errs, fmt.Errorf("token %d: the name is not 1 to 64 of A-Z a-z 0-9 . _ @ -", i))
 		}
 		for _, c := range t.Capabilities {
 			if !slices.Contains([]Capability{Read, Mutate, Script, Admin}, c) {
-				errs = append(errs, fmt.Errorf("token %d: capability %q does not exist", i, c))
+				errs = append(errs, fmt.Errorf("token %d: a capability that does not exist: there are read, mutate, script and admin", i))
 			}
 		}
 		digests[i], seen[string(digest)], alive = digest, true, alive || !t.expired()

@@ -183,11 +183,11 @@ func (c *call) await(h *job.Handle, d time.Duration) (done bool) {
 }
 
 // find is the caller's job that an argument names, or nil: an unknown one and somebody else's look the same.
-func (c *call) find() *job.Handle { return c.o.Registry.Find(c.who.Name, c.args.Text("job_id")) }
+func (c *call) find() *job.Handle { return c.o.Registry.Find(c.who.asks(), c.args.Text("job_id")) }
 
 // recall answers for a job that the registry does not know: from its events, if it was the caller's.
 func (c *call) recall() answer {
-	r, err := c.o.Registry.Recall(c.ctx, c.who.Name, c.args.Text("job_id"))
+	r, err := c.o.Registry.Recall(c.ctx, c.who.asks(), c.args.Text("job_id"))
 	if err != nil {
 		return c.failed(err)
 	}
@@ -208,7 +208,7 @@ func (c *call) jobCancel() answer {
 	if h == nil {
 		return c.recall()
 	}
-	h.Cancel()
+	h.CancelBy(c.who.Name)
 	c.await(h, cancelTimeout)
 	return told(h)
 }
@@ -221,6 +221,7 @@ type jobsData struct {
 
 type jobView struct {
 	Job     string    `json:"job_id" jsonschema:"id"`
+	Owner   string    `json:"owner" jsonschema:"whose it is"`
 	Tool    string    `json:"tool" jsonschema:"what it runs"`
 	Session string    `json:"session_id,omitempty" jsonschema:"where it works"`
 	Phase   job.State `json:"phase" jsonschema:"what it does"`
@@ -243,10 +244,10 @@ func page[T any](list []T, limit, room int) (first []T, more bool) {
 	return list, false
 }
 
-// jobs is a page of a principal's jobs behind the cursor.
+// jobs is a page of the jobs that a principal may ask for, behind the cursor.
 func (s *Server) jobs(who Principal, session, state, cursor string, limit, room int) (d jobsData) {
 	views := []jobView{}
-	list := s.o.Registry.List(who.Name)
+	list := s.o.Registry.List(who.asks())
 	if i := slices.IndexFunc(list, func(h *job.Handle) bool { return h.ID() == cursor }); i >= 0 {
 		list = list[i+1:]
 	}
@@ -268,7 +269,7 @@ func (s *Server) jobs(who Principal, session, state, cursor string, limit, room 
 
 func view(h *job.Handle) jobView {
 	st, req := h.Status(), h.Request()
-	v := jobView{Job: h.ID(), Tool: req.Tool.Name, Session: h.Session(), Phase: st.State, Message: line(st.Message, 120), Elapsed: st.Elapsed.Milliseconds()}
+	v := jobView{Job: h.ID(), Owner: req.Principal, Tool: req.Tool.Name, Session: h.Session(), Phase: st.State, Message: line(st.Message, 120), Elapsed: st.Elapsed.Milliseconds()}
 	if st.State == job.StateDone {
 		v.Session = h.Result().Session
 	}
@@ -283,6 +284,7 @@ type sessionsData struct {
 
 type sessionView struct {
 	ID      string         `json:"session_id" jsonschema:"id"`
+	Owner   string         `json:"owner" jsonschema:"whose it is"`
 	Name    string         `json:"name,omitempty" jsonschema:"name; absent: none"`
 	Version int64          `json:"session_version" jsonschema:"how often it was committed to"`
 	Updated time.Time      `json:"updated_at" jsonschema:"of the last commit"`
@@ -292,7 +294,7 @@ type sessionView struct {
 func viewSessions(rows []ledger.Session, state bool) (views []sessionView) {
 	views = []sessionView{}
 	for i, r := range rows {
-		v := sessionView{ID: r.ID, Name: r.Name, Version: r.Generation, Updated: r.UpdatedAt}
+		v := sessionView{ID: r.ID, Owner: r.Owner, Name: r.Name, Version: r.Generation, Updated: r.UpdatedAt}
 		if state {
 			v.State = &rows[i].State
 		}
@@ -324,10 +326,10 @@ func (c *call) sessionShow() answer {
 	return c.ok(d, ledger.Session{})
 }
 
-// session is a principal's session by id; "default" names the default one.
+// session is a session that a principal may ask for, by id; "default" names its own default one.
 func (s *Server) session(ctx context.Context, who Principal, id string) (ledger.Session, error) {
 	if id != job.DefaultSession {
-		return s.o.Runner.Session(ctx, who.Name, id)
+		return s.o.Runner.Session(ctx, who.asks(), id)
 	}
 	row, err := s.o.Ledger.SessionByName(ctx, who.Name, id)
 	if err != nil {
@@ -336,9 +338,13 @@ func (s *Server) session(ctx context.Context, who Principal, id string) (ledger.
 	return row, nil
 }
 
-// sessions is a page of a principal's sessions behind the cursor.
+// sessions is a page of the sessions that a principal may ask for, behind the cursor.
 func (s *Server) sessions(ctx context.Context, who Principal, cursor string, limit, room int) (d sessionsData, err error) {
-	rows, err := s.o.Ledger.Sessions(ctx, who.Name, cursor, limit+1)
+	owner := who.Name
+	if who.May(Admin) {
+		owner = "" // everybody
+	}
+	rows, err := s.o.Ledger.Sessions(ctx, owner, cursor, limit+1)
 	if err != nil {
 		return d, err
 	}
@@ -354,7 +360,7 @@ func (c *call) sessionClose() answer {
 	defer cancel()
 	row, err := c.session(ctx, c.who, c.args.Text("session_id"))
 	if err == nil {
-		err = c.o.Registry.CloseSession(ctx, c.who.Name, row.ID, c.args.Bool("force"))
+		err = c.o.Registry.CloseSession(ctx, c.who.asks(), row.ID, c.args.Bool("force"))
 	}
 	switch {
 	case err != nil && ctx.Err() != nil && c.ctx.Err() == nil:

@@ -143,7 +143,7 @@ func TestCancel(t *testing.T) {
 			w := newWorld(t)
 			w.write("build/out.txt", "old\n")
 			tc.cancel(w, args{"session_id": "default", "script": w.script("villain.sh", villain), "out": "build/out.txt"})
-			h := w.registry.List("alice")[0]
+			h := w.registry.List(job.Who{Name: "alice"})[0]
 			select {
 			case <-h.Done():
 			case <-time.After(20 * time.Second):
@@ -205,7 +205,7 @@ func TestDelete(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("DELETE took %v", took)
 	}
-	if h := w.registry.Find("alice", handed); !h.Ended() || h.Result().Code != job.CodeCancelled {
+	if h := w.registry.Find(job.Who{Name: "alice"}, handed); !h.Ended() || h.Result().Code != job.CodeCancelled {
 		t.Errorf("what was handed over: %+v", h.Status())
 	}
 	for _, id := range []string{detached, others} {
@@ -235,7 +235,10 @@ func TestIdempotencyKey(t *testing.T) {
 					answers <- a
 				}()
 			}
-			until(t, "the job runs", func() bool { l := w.registry.List("alice"); return len(l) == 1 && l[0].Status().LogBytes > 0 })
+			until(t, "the job runs", func() bool {
+				l := w.registry.List(job.Who{Name: "alice"})
+				return len(l) == 1 && l[0].Status().LogBytes > 0
+			})
 			call["wait_seconds"] = 0
 			id := third.call("shell_run", call, "").Job
 			w.end(third)
@@ -257,7 +260,7 @@ func TestIdempotencyKey(t *testing.T) {
 			if w.connect(era, "bob").call("shell_run", call, job.OK).Replayed {
 				t.Error("bob has alice's answer")
 			}
-			if n := len(w.registry.List("alice")); n != 2 { // and the refused one
+			if n := len(w.registry.List(job.Who{Name: "alice"})); n != 2 { // and the refused one
 				t.Errorf("%d jobs", n)
 			}
 			read := args{"script": w.script("read.sh", "echo done"), "idempotency_key": "k:1"}
@@ -383,7 +386,7 @@ func TestUnheardHandOver(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "http://here/mcp", strings.NewReader(message("tools/call", params)))
 	headers(r, "alice", "tools/call", params)
 	w.server.Handler().ServeHTTP(unread{httptest.NewRecorder()}, r)
-	list := w.registry.List("alice")
+	list := w.registry.List(job.Who{Name: "alice"})
 	if len(list) != 1 {
 		t.Fatalf("%d jobs", len(list))
 	}
@@ -405,7 +408,7 @@ func TestProgress(t *testing.T) {
 			c := w.connect(era, "alice")
 			first, openFirst := w.gated("first")
 			c.call("shell_run", args{"session_id": "default", "script": first, "out": "build/a.txt", "detach": true}, "")
-			until(t, "the first one runs", func() bool { return w.registry.List("alice")[0].Status().LogBytes > 0 })
+			until(t, "the first one runs", func() bool { return w.registry.List(job.Who{Name: "alice"})[0].Status().LogBytes > 0 })
 			second, openSecond := w.gated("second")
 			answered := make(chan error, 1)
 			go func() {

@@ -52,8 +52,16 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		if now := time.Now().Unix(); s.noticed.Swap(now) != now { // at most one a second: anybody can cause them
 			s.o.Notify(Notice{Message: "request without a valid token", Address: r.RemoteAddr, Detail: err.Error()})
 		}
+		if wait := s.failures.take(network(r)); wait > 0 {
+			tooMany(w, wait)
+			return
+		}
 		w.Header().Set("WWW-Authenticate", wwwAuth)
 		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return
+	}
+	if wait := s.requests.take(who.Name); wait > 0 {
+		tooMany(w, wait)
 		return
 	}
 	leave, ok := s.calls.enter(who.Name)

@@ -194,7 +194,7 @@ func TestOpenCalls(t *testing.T) {
 		}
 		first <- err
 	}()
-	until(t, "the job runs", func() bool { return len(w.registry.List("alice")) == 1 })
+	until(t, "the job runs", func() bool { return len(w.registry.List(job.Who{Name: "alice"})) == 1 })
 	status := func(user string) int {
 		resp, err := w.post(t.Context(), user, "tools/list", args{})
 		ok(t, err)
@@ -241,6 +241,34 @@ func TestUnheardCalls(t *testing.T) {
 		a, err := c.try(t.Context(), "job_list", args{})
 		return err == nil && a.Code == job.OK
 	})
+}
+
+// TestRates: who sends too much is told when to come back, and others are not.
+func TestRates(t *testing.T) {
+	w := newWorld(t, func(o *server.Options) { o.Limits.Rate = 1 })
+	status := func(user string) (code int, again string) {
+		resp, err := w.post(t.Context(), user, "tools/list", args{})
+		ok(t, err)
+		ok(t, resp.Body.Close())
+		return resp.StatusCode, resp.Header.Get("Retry-After")
+	}
+	for n, want := range []int{200, 200, 200, 429} {
+		if got, again := status("alice"); got != want || (again == "1") != (want == 429) {
+			t.Errorf("request %d: %d, Retry-After %q; want %d", n, got, again, want)
+		}
+	}
+	for n := range 12 {
+		want := 401
+		if n >= 10 {
+			want = 429
+		}
+		if got, again := status("nobody"); got != want || (again != "") != (want == 429) {
+			t.Errorf("failure %d: %d, Retry-After %q; want %d", n, got, again, want)
+		}
+	}
+	if got, _ := status("bob"); got != 200 {
+		t.Errorf("bob gets %d", got)
+	}
 }
 
 // TestSessions: MCP sessions are bounded, and one that was closed makes room.
@@ -345,7 +373,7 @@ func TestTokens(t *testing.T) {
 		{"plain_text", []server.Token{{Name: "a", SHA256: "secret"}}, "64 hex"},
 		{"twice", []server.Token{{Name: "a", SHA256: good}, {Name: "b", SHA256: strings.ToUpper(good)}}, "twice"},
 		{"nameless", []server.Token{{SHA256: good}}, "name"},
-		{"capability", []server.Token{{Name: "a", SHA256: good, Capabilities: []server.Capability{"root"}}}, `"root"`},
+		{"capability", []server.Token{{Name: "a", SHA256: good, Capabilities: []server.Capability{"root"}}}, "capability"},
 		{"expired", []server.Token{{Name: "a", SHA256: good, NotAfter: time.Unix(1, 0)}}, "no token that is valid"},
 	} {
 		if _, err := server.Tokens(tc.list); err == nil || !strings.Contains(err.Error(), tc.want) {

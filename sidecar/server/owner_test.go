@@ -48,6 +48,34 @@ func (c *client) events(query string) (kinds []string, next int64) {
 	return kinds, page.Next
 }
 
+// TestAdmin: who has admin sees and ends what is others', as far as its other capabilities go, and the events name it.
+func TestAdmin(t *testing.T) {
+	w := newWorld(t)
+	alice, chief, master := w.connect("a", "alice"), w.connect("a", "chief"), w.connect("b", "master")
+	session := alice.call("session_open", args{"name": "one"}, job.OK).Session
+	script, _ := w.gated("long")
+	id := alice.call("shell_run", args{"session_id": session, "script": script, "out": "a.txt", "detach": true}, "").Job
+	chief.call("job_wait", args{"job_id": id, "wait_seconds": 0}, "")
+	chief.call("session_close", args{"session_id": session}, job.Denied)
+	for _, call := range []struct{ tool, resource string }{{"job_list", "jobs"}, {"session_show", "sessions"}} {
+		a := chief.call(call.tool, args{}, job.OK)
+		r, err := chief.resource("eda-sidecar://" + call.resource)
+		if ok(t, err); !strings.Contains(string(a.raw), `"owner":"alice"`) || !strings.Contains(r.Text, `"owner":"alice"`) {
+			t.Errorf("%s: %s, %s", call.tool, a.raw, r.Text)
+		}
+	}
+	if a := master.call("job_cancel", args{"job_id": id}, job.CodeCancelled); !strings.Contains(a.Message, "master cancelled") {
+		t.Errorf("got %q", a.Message)
+	}
+	master.call("shell_run", args{"session_id": session, "script": script, "out": "a.txt"}, job.Denied) // it hands over code
+	master.call("yosys_synth", args{"session_id": session, "sources": []string{"rtl/counter.v"}, "top": "counter", "netlist": "c.json"}, job.SessionNotFound)
+	master.call("session_close", args{"session_id": session}, job.OK)
+	r, err := alice.resource("eda-sidecar://audit/events?session=" + session)
+	if ok(t, err); strings.Count(r.Text, `"by":"master"`) != 2 || !strings.Contains(r.Text, "master cancelled the call") {
+		t.Errorf("alice's events: %s", r.Text)
+	}
+}
+
 // TestOwnership: what is another's looks the same as what does not exist.
 func TestOwnership(t *testing.T) {
 	w := newWorld(t)

@@ -235,13 +235,13 @@ func (r *reading) jobs() error {
 	return r.json(r.Server.jobs(r.who, r.vars["session"], r.vars["state"], r.vars["after"], maxPage, maxRead))
 }
 
-func (r *reading) find() *job.Handle { return r.o.Registry.Find(r.who.Name, r.vars["job_id"]) }
+func (r *reading) find() *job.Handle { return r.o.Registry.Find(r.who.asks(), r.vars["job_id"]) }
 
 func (r *reading) job() error {
 	a := answer{}
 	if h := r.find(); h != nil {
 		a = told(h)
-	} else if res, err := r.o.Registry.Recall(r.ctx, r.who.Name, r.vars["job_id"]); err == nil {
+	} else if res, err := r.o.Registry.Recall(r.ctx, r.who.asks(), r.vars["job_id"]); err == nil {
 		a = ended(res)
 	} else {
 		return err

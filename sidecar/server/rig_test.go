@@ -63,7 +63,7 @@ tools:
 var (
 	every = []server.Capability{server.Read, server.Mutate, server.Script}
 	users = map[string][]server.Capability{
-		"alice": every, "bob": every, "reader": {server.Read}, "plain": {server.Read, server.Mutate}, "chief": {server.Read, server.Admin},
+		"alice": every, "bob": every, "reader": {server.Read}, "plain": {server.Read, server.Mutate}, "chief": {server.Read, server.Admin}, "master": {server.Read, server.Mutate, server.Admin},
 	}
 )
 
@@ -118,6 +118,7 @@ func newWorld(t testing.TB, change ...func(*server.Options)) *world {
 	ok(t, err)
 	o := server.Options{
 		Registry: w.registry, Runner: w.engine.Runner, Catalog: cfg.Catalog, Ledger: w.engine.Ledger.Reader, Version: "test",
+		Limits: server.Limits{Rate: 10_000}, // tests are impatient
 		Listen: listener.Addr().String(), Auth: auth, Notify: func(n server.Notice) { w.notices <- n },
 	}
 	for _, f := range change {

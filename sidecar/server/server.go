@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/time/rate"
 
 	"github.com/eda-sidecar/eda-sidecar/adapters"
 	"github.com/eda-sidecar/eda-sidecar/sidecar/job"
@@ -43,6 +44,7 @@ type Transport = mcp.Transport
 type Limits struct {
 	Calls                int           // HTTP requests that are answered at once, and calls of tools that go on; 0: 512
 	CallsPerPrincipal    int           // 0: 256
+	Rate                 int           // HTTP requests a second of one principal, three times as many at once; 0: 100
 	Sessions             int           // MCP sessions of era B, which end when they were idle for 30 min; 0: 1000
 	SessionsPerPrincipal int           // 0: 100
 	BodyTimeout          time.Duration // for the whole body of a request; 0: 10 s
@@ -64,8 +66,10 @@ type Server struct {
 	router   http.Handler
 	hosts    map[string]bool
 	origins  map[string]bool
-	calls    gate // of HTTP requests
-	running  gate // of tools
+	calls    gate     // of HTTP requests
+	running  gate     // of tools
+	requests *buckets // by principal
+	failures *buckets // requests without a valid token, by network
 	clients  clients
 	noticed  atomic.Int64 // second of the last notice of a wrong token
 	draining atomic.Bool
@@ -82,6 +86,8 @@ func New(o Options) (*Server, error) {
 		g.all, g.each, g.open = s.o.Limits.Calls, s.o.Limits.CallsPerPrincipal, map[string]int{}
 	}
 	s.clients.open, s.clients.making = map[string]*mcpClient{}, map[string]int{}
+	s.requests = newBuckets(rate.Limit(s.o.Limits.Rate), 3*s.o.Limits.Rate)
+	s.failures = newBuckets(rate.Every(time.Minute/failuresPerMinute), failuresPerMinute)
 	s.hosts, s.origins = o.allowed()
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "eda-sidecar", Title: "EDA tools as transactions", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
@@ -99,6 +105,7 @@ func New(o Options) (*Server, error) {
 }
 
 func (l *Limits) defaults() {
+	l.Rate = cmp.Or(l.Rate, 100)
 	l.Calls, l.CallsPerPrincipal = cmp.Or(l.Calls, 512), cmp.Or(l.CallsPerPrincipal, 256)
 	l.Sessions, l.SessionsPerPrincipal = cmp.Or(l.Sessions, 1000), cmp.Or(l.SessionsPerPrincipal, 100)
 	l.BodyTimeout, l.KeepAlive = cmp.Or(l.BodyTimeout, 10*time.Second), cmp.Or(l.KeepAlive, 5*time.Second)

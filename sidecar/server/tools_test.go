@@ -199,7 +199,7 @@ func TestCatalogue(t *testing.T) {
 	reads := []string{"artifact_read", "iverilog_simulate", "job_cancel", "job_list", "job_wait", "session_show"}
 	full := []string{"artifact_read", "iverilog_simulate", "job_cancel", "job_list", "job_wait", "session_close", "session_open", "session_show", "shell_run", "yosys_synth"}
 	plain := slices.DeleteFunc(slices.Clone(full), func(n string) bool { return n == "shell_run" })
-	want := map[string][]string{"alice": full, "bob": full, "plain": plain, "reader": reads, "chief": reads}
+	want := map[string][]string{"alice": full, "bob": full, "plain": plain, "reader": reads, "chief": reads, "master": plain}
 	if d := cmp.Diff(want, shown); d != "" {
 		t.Error(d)
 	}

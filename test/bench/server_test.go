@@ -86,6 +86,7 @@ func launch(b *testing.B, c *exec.Cmd, told map[string]*string) {
 
 // tools are those of the benchmarks: a read that starts a small program, and a script of the caller that may write a.
 const tools = `allow_script: true
+rate_limit: 1000000
 grace: 1ms
 drain_timeout: 1ms
 tools:
