@@ -43,7 +43,7 @@ lint: ## run every gate: first on planted faults, then on the product
 test: deps ## run every test; refuses skips, filters and packages without tests
 	@$(GO) build -o build/runner ./test/runner && build/runner
 
-e2e-mcp: NEEDS += npm:npm curl:curl
+e2e-mcp: NEEDS += npm:npm curl:curl setpriv:util-linux
 e2e-mcp: deps build ## run the official MCP clients and the conformance suite against the built program (1 min, npm)
 	@test/e2e/mcp/run.sh
 

@@ -1,7 +1,7 @@
 // A workspace with the counter of examples/, the built program on it, and what the machine says about a job's processes.
 import assert from 'node:assert/strict';
 import { execFile, spawn, spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import { cpSync, existsSync, mkdtempSync, readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after } from 'node:test';
@@ -20,19 +20,16 @@ after(async () => {
 /** Does f after the tests, the last one first. */
 export const atEnd = (f) => undo.push(f);
 
-/** Starts a program that does not outlive this process, and tells how it ended. */
+/** Starts a program that does not outlive this process, however it ends, and tells how the program ended. */
 export function start(command, args, options) {
-	const child = spawn(command, args, options);
-	process.on('exit', () => child.kill('SIGKILL'));
-	return { child, ended: new Promise((resolve) => child.on('exit', (code, signal) => resolve(code ?? signal))) };
+	const child = spawn('setpriv', ['--pdeathsig', 'KILL', command, ...args], options);
+	return { child, ended: new Promise((resolve) => child.on('error', resolve).on('exit', (code, signal) => resolve(code ?? signal))) };
 }
-for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(1)); // so that 'exit' comes
 
-/** A copy of examples/counter that is removed after the tests. /tmp may be an overlay, which the program refuses. */
+/** A copy of examples/counter. */
 export function workspace() {
-	const dir = mkdtempSync('/dev/shm/eda-e2e-');
+	const dir = mkdtempSync(join(process.env.EDA_SCRATCH, 'ws-'));
 	cpSync(join(root, 'examples/counter'), dir, { recursive: true });
-	atEnd(() => rmSync(dir, { recursive: true }));
 	return dir;
 }
 

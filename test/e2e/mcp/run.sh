@@ -19,5 +19,7 @@ node=$(echo "$work"/node_modules/node-linux-*/bin/node)
 go test -c -o "$work/conformance" ./sidecar/server
 
 trap - ERR # from here on the reporter has the last line
-export EDA_ROOT=$PWD
-exec "$node" --test --test-concurrency=2 --test-timeout=120000 --test-reporter="$work/reporter.mjs" "$work"/*.test.mjs
+export EDA_ROOT=$PWD EDA_SCRATCH
+EDA_SCRATCH=$(mktemp -d /dev/shm/eda-e2e.XXXXXX) # /tmp may be an overlay, which the program refuses
+trap 'rm -rf "$EDA_SCRATCH"' EXIT
+"$node" --test --test-concurrency=2 --test-timeout=120000 --test-reporter="$work/reporter.mjs" "$work"/*.test.mjs
