@@ -367,7 +367,7 @@ func (w *world) barriers(calls []syscalled, id string) (findings []string) {
 	dir := filepath.Join(jobs, id)
 	first, last := -1, -1 // change of a name outside of the job directory
 	for _, c := range calls {
-		if c.name == "mkdirat" || c.name == "renameat2" && (strings.Contains(c.args, w.path("build")) || strings.Contains(c.args, w.path("new"))) {
+		if c.name == "renameat2" && (strings.Contains(c.args, w.path("build")) || strings.Contains(c.args, w.path("new")) || strings.Contains(c.args, `"d0"`)) {
 			if first < 0 {
 				first = c.begun
 			}

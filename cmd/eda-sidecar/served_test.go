@@ -222,7 +222,9 @@ func (s *served) must(c *mcp.ClientSession, tool string, args map[string]any) to
 	ctx, cancel := context.WithTimeout(context.Background(), 55*time.Second)
 	defer cancel()
 	a, err := ask(ctx, c, tool, args)
-	ok(s.w.t, err)
+	if err != nil {
+		s.w.t.Fatalf("%s: %v; the server says: %s", tool, err, s.log)
+	}
 	return a
 }
 

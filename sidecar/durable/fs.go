@@ -6,7 +6,7 @@ import "os"
 // It is always a constant.
 type Site string
 
-// Handle is an open file or directory of one [FS]. Whoever opened it closes it, after its last use; one List at a time.
+// Handle is an open file or directory of one [FS]. Whoever opened it closes it, after its last use.
 type Handle interface {
 	// Close releases the descriptor. A second Close does nothing.
 	Close() error

@@ -33,7 +33,10 @@ type osFS struct {
 	cloexec int    // O_CLOEXEC, but in negative controls
 }
 
-type handle struct{ f *os.File }
+type handle struct {
+	f    *os.File
+	list *sync.Mutex // a directory's position is one for all who list it
+}
 
 func (h handle) Close() error {
 	if err := h.f.Close(); !errors.Is(err, os.ErrClosed) {
@@ -71,7 +74,7 @@ func (o *osFS) open(op string, at Name, flags int, mode uint32) (Handle, error) 
 		n, err := unix.Openat2(fd(at.Dir), at.Name, how)
 		switch {
 		case err == nil:
-			return handle{os.NewFile(uintptr(n), at.Name)}, nil
+			return handle{os.NewFile(uintptr(n), at.Name), new(sync.Mutex)}, nil
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN) && try < openTries:
 		default:
 			return nil, wrap(op, at.Name, err)
@@ -84,7 +87,7 @@ func (o *osFS) OpenRoot(_ Site, path string) (Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return handle{f}, nil
+	return handle{f, new(sync.Mutex)}, nil
 }
 
 func (o *osFS) OpenDir(_ Site, at Name) (Handle, error) {
@@ -154,6 +157,10 @@ func (o *osFS) Stat(_ Site, at Name) (Stat, error) {
 func nanos(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
 func (o *osFS) List(_ Site, dir Handle, limit int) ([]string, error) {
+	if h, ours := dir.(handle); ours {
+		h.list.Lock()
+		defer h.list.Unlock()
+	}
 	if _, err := file(dir).Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
